@@ -1,0 +1,176 @@
+"""Conversations, the tree of their messages, and the generations that write answers.
+
+Rules that need two columns (a parent in the same conversation, a leaf of the same conversation) and all cascades are
+constraints in the first migration; `on_delete` is DO_NOTHING here because Postgres does it.
+"""
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from uuid_utils.compat import uuid7
+
+
+def new_id() -> uuid.UUID:
+    """A UUIDv7: sorts by time of making (RFC 9562)."""
+    return uuid7()
+
+
+class Conversation(models.Model):
+    id = models.UUIDField(primary_key=True, default=new_id)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations")
+    title = models.TextField(blank=True, default="")
+    model = models.TextField(blank=True, default="")  # empty: whichever is served
+    system_prompt = models.TextField(blank=True, default="")
+    params = models.JSONField(default=dict, blank=True)
+    # The newest message of the path that is shown and sent to the model.
+    leaf = models.ForeignKey(
+        "Message", on_delete=models.DO_NOTHING, null=True, blank=True, related_name="+", db_constraint=False
+    )
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = [models.Index(name="conversation_newest", fields=["owner", "-updated_at", "-id"])]
+
+    def __str__(self) -> str:
+        return self.title or str(self.id)
+
+
+class Message(models.Model):
+    class Role(models.TextChoices):
+        USER = "user"
+        ASSISTANT = "assistant"
+
+    id = models.UUIDField(primary_key=True, default=new_id)
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.DO_NOTHING, related_name="messages", db_constraint=False
+    )
+    parent = models.ForeignKey(
+        "self", on_delete=models.DO_NOTHING, null=True, blank=True, related_name="children", db_constraint=False
+    )
+    role = models.TextField(choices=Role)
+    text = models.TextField(blank=True, default="")
+    reasoning = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="message_in_conversation", fields=["id", "conversation"]),
+            models.CheckConstraint(name="message_role", condition=Q(role__in=["user", "assistant"])),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.id}"
+
+
+class Generation(models.Model):
+    """One attempt of the product at an answer; `attempt` counts the requests to a server that it took so far."""
+
+    class Status(models.TextChoices):
+        QUEUED = "queued"
+        RUNNING = "running"
+        DONE = "done"
+        CANCELLED = "cancelled"  # a person
+        FAILED = "failed"  # an error
+        INTERRUPTED = "interrupted"  # a process or lease went away, three times
+
+    LIVE = (Status.QUEUED, Status.RUNNING)
+
+    class Kind(models.TextChoices):
+        SEND = "send"
+
+    id = models.UUIDField(primary_key=True, default=new_id)
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False
+    )
+    # The assistant message it writes.
+    message = models.ForeignKey(Message, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    client_id = models.UUIDField()
+    request_digest = models.BinaryField()
+    kind = models.TextField(choices=Kind)
+    model = models.TextField(blank=True, default="")
+    status = models.TextField(choices=Status, db_default=Status.QUEUED.value)
+    fence = models.BigIntegerField(null=True, blank=True)
+    attempt = models.PositiveSmallIntegerField(db_default=0)
+    stop_asked_at = models.DateTimeField(null=True, blank=True)
+    queued_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    # Committed events of this generation, its end included; while it lives they are its chunks.
+    seq = models.IntegerField(db_default=0)
+    finish_reason = models.TextField(blank=True, default="")
+    error = models.JSONField(null=True, blank=True)
+    usage = models.JSONField(null=True, blank=True)
+    timings = models.JSONField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="generation_client_once", fields=["owner", "client_id"]),
+            models.UniqueConstraint(
+                name="generation_one_live_per_conversation",
+                fields=["conversation"],
+                condition=Q(status__in=["queued", "running"]),
+            ),
+            models.UniqueConstraint(
+                name="generation_one_per_fence", fields=["fence"], condition=Q(fence__isnull=False)
+            ),
+            models.CheckConstraint(
+                name="generation_running_has_fence",
+                condition=Q(status="running", fence__isnull=False) | (~Q(status="running") & Q(fence__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="generation_end_has_time",
+                condition=Q(status__in=["queued", "running"], finished_at__isnull=True)
+                | (~Q(status__in=["queued", "running"]) & Q(finished_at__isnull=False)),
+            ),
+        ]
+        indexes = [
+            models.Index(name="generation_live", fields=["queued_at"], condition=Q(status__in=["queued", "running"])),
+            models.Index(name="generation_of_message", fields=["message", "-id"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.id}"
+
+
+class Chunk(models.Model):
+    """One committed event of a live generation; folded into the message at its end."""
+
+    class Part(models.IntegerChoices):
+        TEXT = 0
+        REASONING = 1
+
+    pk = models.CompositePrimaryKey("generation_id", "seq")
+    generation = models.ForeignKey(Generation, on_delete=models.DO_NOTHING, related_name="chunks", db_constraint=False)
+    seq = models.IntegerField()
+    part = models.PositiveSmallIntegerField(choices=Part)
+    start = models.IntegerField()  # code points of that part before this chunk
+    text = models.TextField()
+    tokens = models.IntegerField()  # stream events with text in this chunk: model tokens, as near as a stream tells
+    stream_id = models.UUIDField()
+    stream_bytes = models.BigIntegerField()  # bytes of that stream consumed up to here, at an event boundary
+
+    def __str__(self) -> str:
+        return f"{self.generation_id}/{self.seq}"
+
+
+class Waiting(models.Model):
+    """A queued generation and its place; the one definition of the order (view `conversations_queue`)."""
+
+    generation = models.OneToOneField(
+        Generation, on_delete=models.DO_NOTHING, primary_key=True, db_column="id", related_name="waiting"
+    )
+    conversation = models.ForeignKey(Conversation, on_delete=models.DO_NOTHING, related_name="+")
+    model = models.TextField()
+    place = models.IntegerField()
+
+    class Meta:
+        managed = False
+        db_table = "conversations_queue"
+
+    def __str__(self) -> str:
+        return f"place {self.place}"

@@ -1,0 +1,19 @@
+"""Leases on the slots of llama-servers.
+
+What is promised, each with a test in `tests/test_leases.py` or `tests/test_turns_on_slots.py`:
+
+1. At most one holder per slot and one slot per holder: constraints in Postgres, not code alone.
+2. Every write on behalf of a lease locks the slot row and checks its fence; a stale holder's write changes nothing
+   and raises `LeaseLost`. Each request to a llama-server carries a random stream id, committed on the slot row before
+   it is sent and never reused; only the holder of that row, or anyone for an id no row carries, may stop it.
+3. At most one request in flight per slot; a slot is handed on only when the server's `/slots` says it is quiet.
+4. Every request names its slot, an integer checked against the server's number of slots.
+5. A slot that changes hands gets `cache_prompt: false` with its first request.
+6. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
+
+What is not: `expires_at` in the past does not end a lease, it makes it takeable; only a changed fence ends it. And the
+fence holds for Postgres; a llama-server checks none, so requests sent late by a stalled process are made harmless by
+their retired stream id, not prevented.
+
+A holder is a UUID and nothing more: this package knows neither people nor conversations.
+"""

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class SlotsConfig(AppConfig):
+    name = "slots"
+
+    def ready(self) -> None:
+        from slots import checks  # noqa: F401  registers

@@ -1,0 +1,151 @@
+"""Servers, their slots, and the leases that ended.
+
+The present is in `Slot` alone; `PastLease` holds closed leases, so history cannot contradict it. A slot row has three
+groups of columns: the lease (who may send), the request (what may be running), the residency (whose tokens the cache
+holds: a fact about the cache, not a right). Rule for the last two: weaken before, strengthen after. Before an action
+that changes what a slot holds the weaker truth is committed, after its confirmation the stronger. Unknown is safe.
+"""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Func, Q, Value
+from django.db.models.functions import Now
+
+
+class Server(models.Model):
+    """One llama-server process behind one address."""
+
+    class State(models.TextChoices):
+        UNKNOWN = "unknown"  # never reached
+        READY = "ready"
+        DRAINING = "draining"  # gets no new leases
+        UNUSABLE = "unusable"  # `reason` says why
+        RETIRED = "retired"  # no longer configured
+
+    url = models.TextField(unique=True)
+    api_key = models.TextField(blank=True, default="")
+    from_environment = models.BooleanField(default=False)
+    model = models.TextField(blank=True, default="")
+    state = models.TextField(choices=State, default=State.UNKNOWN)
+    reason = models.TextField(blank=True, default="")
+    # What the last worker that looked found; a hint for people, never a ground to lease or not.
+    trouble = models.TextField(blank=True, default="")
+    # `media_marker` of /props: random per process. Unique: two addresses of one process cannot both be leased.
+    boot = models.TextField(null=True, blank=True, unique=True)  # noqa: DJ001  NULL: never reached, and unique
+    past_boots = ArrayField(models.TextField(), default=list, blank=True)
+    total_slots = models.PositiveSmallIntegerField(null=True, blank=True)
+    n_ctx = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="server_ready_is_known",
+                condition=~Q(state__in=["ready", "draining"]) | Q(boot__isnull=False, total_slots__gt=0, n_ctx__gt=0),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class Slot(models.Model):
+    """One KV cache of a server, and the lease on it."""
+
+    class Condition(models.TextChoices):
+        READY = "ready"
+        STOPPING = "stopping"  # its `stream_id` is not yet confirmed gone; has no holder
+        GONE = "gone"  # the server came back with fewer slots
+
+    class Phase(models.TextChoices):
+        FREE = "free"
+        BUSY = "busy"
+        IDLE = "idle"
+
+    class Work(models.TextChoices):
+        TURN = "turn"
+
+    server = models.ForeignKey(Server, on_delete=models.RESTRICT, related_name="slots")
+    id_slot = models.PositiveSmallIntegerField()
+    condition = models.TextField(choices=Condition, db_default=Condition.READY.value)
+    # the lease
+    phase = models.TextField(choices=Phase, db_default=Phase.FREE.value)
+    holder = models.UUIDField(null=True, blank=True)
+    fence = models.BigIntegerField(
+        db_default=Func(Value("slots_fence"), function="nextval", output_field=models.BigIntegerField())
+    )
+    work = models.TextField(choices=Work, null=True, blank=True)  # noqa: DJ001  NULL unless busy
+    worker = models.UUIDField(null=True, blank=True)
+    since = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField(null=True, blank=True)
+    # the request: written before it is sent, cleared when /slots said quiet
+    stream_id = models.UUIDField(null=True, blank=True)
+    # the residency
+    kv_of = models.UUIDField(null=True, blank=True)
+    kv_tokens = models.IntegerField(null=True, blank=True)  # as /slots said at release; NULL: not confirmed
+    kv_task = models.IntegerField(null=True, blank=True)  # its id_task then: any other request changes it
+    used_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="slot_once", fields=["server", "id_slot"]),
+            models.UniqueConstraint(name="slot_one_per_holder", fields=["holder"], condition=Q(holder__isnull=False)),
+            models.CheckConstraint(
+                name="slot_lease_shape",
+                condition=Q(phase="free", holder__isnull=True, expires_at__isnull=True)
+                | Q(phase__in=["busy", "idle"], holder__isnull=False, expires_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="slot_busy_shape",
+                condition=Q(phase="busy", worker__isnull=False, work__isnull=False)
+                | (~Q(phase="busy") & Q(worker__isnull=True, work__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="slot_quiet_unless_busy_or_stopping",
+                condition=Q(stream_id__isnull=True) | Q(phase="busy") | ~Q(condition="ready"),
+            ),
+            models.CheckConstraint(name="slot_unready_is_free", condition=Q(condition="ready") | Q(phase="free")),
+            models.CheckConstraint(
+                name="slot_cache_shape", condition=Q(kv_of__isnull=False) | Q(kv_tokens__isnull=True) | Q(kv_tokens=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.server_id}/{self.id_slot}"
+
+
+class PastLease(models.Model):
+    """One closed stretch of a lease: a busy turn or an idle wait between turns."""
+
+    class EndedBy(models.TextChoices):
+        NEXT_TURN = "next_turn"
+        TURN_DONE = "turn_done"
+        TAKEN_OVER = "taken_over"
+        EXPIRED = "expired"
+        EVICTED = "evicted"
+        REVOKED = "revoked"
+        SERVER_RESTARTED = "server_restarted"
+        MOVED = "moved"
+        RETURNED = "returned"
+
+    fence = models.BigIntegerField(primary_key=True)
+    slot = models.ForeignKey(Slot, on_delete=models.RESTRICT, related_name="past_leases")
+    holder = models.UUIDField()
+    phase = models.TextField(choices=Slot.Phase)
+    work = models.TextField(choices=Slot.Work, null=True, blank=True)  # noqa: DJ001  as on the slot
+    worker = models.UUIDField(null=True, blank=True)
+    stream_id = models.UUIDField(null=True, blank=True)
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    ended_by = models.TextField(choices=EndedBy)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="past_lease_in_order", condition=Q(began_at__lte=F("ended_at"))),
+        ]
+        indexes = [
+            models.Index(name="past_lease_of_slot", fields=["slot", "-fence"], include=["stream_id"]),
+            models.Index(name="past_lease_of_holder", fields=["holder", "-fence"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"fence {self.fence}"
