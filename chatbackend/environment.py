@@ -115,10 +115,8 @@ def hosts(host: str) -> list[str]:
     if is_loopback(host):
         return names
     own = socket.gethostname()
-    return [
-        *names,
-        *filter(None, (host if host not in ("0.0.0.0", "::") else None, lan_address(), own, f"{own}.local")),
-    ]  # noqa: S104
+    everywhere = host in ("0.0.0.0", "::")  # noqa: S104  asks, does not bind
+    return [*names, *filter(None, (None if everywhere else host, lan_address(), own, f"{own}.local"))]
 
 
 def redis_url(state: Path, sockets: Path) -> str:

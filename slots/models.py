@@ -19,7 +19,6 @@ class Server(models.Model):
         UNKNOWN = "unknown"  # never reached
         READY = "ready"
         DRAINING = "draining"  # gets no new leases
-        UNUSABLE = "unusable"  # `reason` says why
         RETIRED = "retired"  # no longer configured
 
     url = models.TextField(unique=True)
@@ -27,11 +26,10 @@ class Server(models.Model):
     from_environment = models.BooleanField(default=False)
     model = models.TextField(blank=True, default="")
     state = models.TextField(choices=State, default=State.UNKNOWN)
-    reason = models.TextField(blank=True, default="")
     # What the last worker that looked found; a hint for people, never a ground to lease or not.
     trouble = models.TextField(blank=True, default="")
     # `media_marker` of /props: random per process. Unique: two addresses of one process cannot both be leased.
-    boot = models.TextField(null=True, blank=True, unique=True)  # noqa: DJ001  NULL: never reached, and unique
+    boot = models.TextField(null=True, blank=True, unique=True)
     past_boots = ArrayField(models.TextField(), default=list, blank=True)
     total_slots = models.PositiveSmallIntegerField(null=True, blank=True)
     n_ctx = models.PositiveIntegerField(null=True, blank=True)
@@ -125,7 +123,6 @@ class PastLease(models.Model):
         REVOKED = "revoked"
         SERVER_RESTARTED = "server_restarted"
         MOVED = "moved"
-        RETURNED = "returned"
 
     fence = models.BigIntegerField(primary_key=True)
     slot = models.ForeignKey(Slot, on_delete=models.RESTRICT, related_name="past_leases")

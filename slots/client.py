@@ -1,0 +1,384 @@
+"""The only speaker of HTTP to a llama-server.
+
+A stream is read through `GET /v1/stream` and not through the socket of its POST, which is closed as soon as the headers
+are in: bytes of a stream are pumped by the first client's socket, so a paused first reader would starve every other
+one and outlive a stop (llama.cpp b11434, measured). Servers without that route keep the POST's socket.
+Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import requests
+import urllib3
+from django.conf import settings
+
+CONNECT_SECONDS = 3.0
+ANSWER_SECONDS = 5.0
+LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
+LONGEST_BODY = 4 * 1024 * 1024
+
+
+class ServerError(Exception):
+    """What a llama-server did wrong, as a sentence; `code` and `retryable` as in the API's errors."""
+
+    code = "server_error"
+    retryable = True
+
+
+class ServerUnreachable(ServerError):
+    """Nothing was sent, or nothing of it arrived: no connection, or the model is still loading."""
+
+    code = "server_unreachable"
+
+
+class ServerFailed(ServerError):
+    """It answered with a 5xx, sent an error instead of text, or what it sent is no llama-server's answer."""
+
+    code = "server_failed"
+
+
+class ServerRefused(ServerError):
+    """It understood the request and said no (4xx): the same request will be refused again."""
+
+    code = "server_refused"
+    retryable = False
+
+
+class ContextExceeded(ServerRefused):
+    """The prompt has more tokens than a slot holds."""
+
+    code = "context_exceeded"
+
+    def __init__(self, sentence: str, prompt_tokens: int | None, n_ctx: int | None) -> None:
+        super().__init__(sentence)
+        self.prompt_tokens = prompt_tokens
+        self.n_ctx = n_ctx
+
+
+class StreamBroken(ServerError):
+    """The stream ended, or fell silent, without having said that it is done."""
+
+    code = "stream_broken"
+
+
+class StreamUnknown(ServerError):
+    """The server has no such stream, or no longer the bytes asked for."""
+
+    code = "stream_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """What `/props` tells of the process."""
+
+    boot: str  # random per process; empty on servers too old to say
+    model: str
+    total_slots: int
+    n_ctx: int  # model tokens per slot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One slot in `/slots`. `task` and `tokens` stay after it went quiet; None if it never ran."""
+
+    id: int
+    busy: bool
+    task: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a stream; `end` is the offset of the byte after it."""
+
+    end: int
+    text: str = ""
+    reasoning: str = ""
+    progress: dict[str, int] | None = None  # total, cache, processed: model tokens
+    finish_reason: str = ""
+    usage: dict[str, Any] | None = None
+    timings: dict[str, Any] | None = None
+    done: bool = False
+
+
+class Stream:
+    """The events of one request, from the POST or re-attached; closes its sockets at the end of the `with`."""
+
+    def __init__(self, response: requests.Response, offset: int, server: "LlamaServer", stream_id: uuid.UUID) -> None:
+        self._response = response
+        self._offset = offset
+        self._server = server
+        self.stream_id = stream_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._response.close()
+
+    def events(self) -> Iterator[Event]:
+        """Yield events up to and including the last one.
+
+        Raises StreamBroken when it ends early or stays silent for LLAMA_SILENCE, ServerFailed on an error event.
+        """
+        for block, end in self._blocks():
+            if data := _data_of(block):
+                event = _event(data, end)
+                yield event
+                if event.done:
+                    return
+        raise StreamBroken("The model server ended its answer without saying that it was done.")
+
+    def stop(self) -> None:
+        """Ask the server to stop it; callable from any thread. The slot is free when `/slots` says so, not before."""
+        if not self._server.stop(self.stream_id):
+            self.drop()
+
+    def drop(self) -> None:
+        """Wake a reader of this stream in another thread: its next read ends. Says nothing to the server."""
+        if self._response.raw.closed:
+            return
+        try:
+            self._response.raw.shutdown()  # a plain close() waits for the reader (measured: 5 s)
+        except (ValueError, RuntimeError, OSError):
+            return  # the reader was faster: it is closed already
+
+    def _blocks(self) -> Iterator[tuple[bytes, int]]:
+        pending = b""
+        while piece := self._read():
+            pending += piece
+            *blocks, pending = pending.split(b"\n\n")
+            if len(pending) > LONGEST_LINE:
+                raise ServerFailed("The model server sent an endless line instead of events.")
+            for block in blocks:
+                self._offset += len(block) + 2
+                yield block, self._offset
+
+    def _read(self) -> bytes:
+        try:
+            return self._response.raw.read1(65536) or b""
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise StreamBroken(f"The model server's answer broke off ({_reason(error)}).") from error
+
+
+@dataclass(frozen=True)
+class LlamaServer:
+    """One address. Every method raises ServerError or one of its kinds, and takes at most ANSWER_SECONDS to say so."""
+
+    url: str
+    api_key: str = field(default="", repr=False)
+
+    def props(self) -> Props:
+        """Who answers here. Raises ServerUnreachable while it loads, ServerFailed if it is no usable llama-server."""
+        body = self._json("GET", "/props")
+        try:
+            total, n_ctx = body["total_slots"], body["default_generation_settings"]["n_ctx"]
+            path = str(body.get("model_path") or "")
+            model = str(body.get("model_alias") or "") or path.rsplit("/", 1)[-1]
+            boot = str(body.get("media_marker") or "")
+        except (KeyError, TypeError) as error:
+            raise ServerFailed("/props is not a llama-server's: it names no slots or no context size.") from error
+        if type(total) is not int or type(n_ctx) is not int or total < 1 or n_ctx < 1:
+            raise ServerFailed(f"/props names {total!r} slots of {n_ctx!r} tokens; both must be at least 1.")
+        return Props(boot, model, total, n_ctx)
+
+    def slots(self) -> list[SlotState]:
+        """Its slots, in order; answers within milliseconds also while it prefills."""
+        body = self._json("GET", "/slots")
+        try:
+            return [
+                SlotState(int(s["id"]), bool(s["is_processing"]), s.get("id_task"), s.get("n_prompt_tokens"))
+                for s in body
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerFailed("/slots is not a llama-server's list of slots.") from error
+
+    def slot(self, id_slot: int) -> SlotState:
+        """One slot. Raises ServerFailed when the server does not have it: an id beyond would wrap to another's slot."""
+        for state in self.slots():
+            if state.id == id_slot:
+                return state
+        raise ServerFailed(f"The model server has no slot {id_slot} (any more).")
+
+    def post(self, body: dict[str, Any], stream_id: uuid.UUID) -> Stream:
+        """Start a chat completion under `stream_id` and return its stream from the first byte.
+
+        Returns when the slot started. Raises ServerUnreachable only if nothing was sent, ServerRefused or
+        ContextExceeded on a 4xx, ServerFailed on a 5xx or a foreign answer, StreamBroken if the connection went away.
+        """
+        response = self._open("POST", "/v1/chat/completions", json=body, headers={"X-Conversation-Id": str(stream_id)})
+        try:
+            stream = self.attach(stream_id, 0)
+        except StreamUnknown:
+            return Stream(response, 0, self, stream_id)
+        except ServerError:
+            response.close()
+            raise
+        response.close()
+        return stream
+
+    def attach(self, stream_id: uuid.UUID, offset: int) -> Stream:
+        """A running or finished stream from byte `offset`. Raises StreamUnknown when that cannot be had any more."""
+        try:
+            response = self._open("GET", "/v1/stream", params={"conv_id": str(stream_id), "from": str(offset)})
+        except ServerRefused as error:
+            raise StreamUnknown(str(error)) from error
+        return Stream(response, offset, self, stream_id)
+
+    def stop(self, stream_id: uuid.UUID) -> bool:
+        """Stop a stream; False when the server knows no such stream (or has no such route)."""
+        try:
+            self._answer("DELETE", "/v1/stream", params={"conv_id": str(stream_id)}).close()
+        except ServerRefused:
+            return False
+        return True
+
+    def _json(self, method: str, path: str) -> Any:
+        with self._answer(method, path) as response:
+            try:
+                return json.loads(_bounded(response))
+            except ValueError as error:
+                raise ServerFailed(f"{path} did not answer with JSON: this is no llama-server.") from error
+
+    def _answer(self, method: str, path: str, **more: Any) -> requests.Response:
+        return _checked(self._send(method, path, (CONNECT_SECONDS, ANSWER_SECONDS), **more))
+
+    def _open(self, method: str, path: str, **more: Any) -> requests.Response:
+        response = _checked(self._send(method, path, (CONNECT_SECONDS, settings.LLAMA_SILENCE), **more))
+        if "text/event-stream" not in response.headers.get("Content-Type", ""):
+            start = response.raw.read1(200) or b""
+            response.close()
+            raise ServerFailed(f"The model server answered with something else than a stream: {start[:80]!r}.")
+        return response
+
+    def _send(self, method: str, path: str, timeout: tuple[float, float], **more: Any) -> requests.Response:
+        headers = more.pop("headers", {})
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        try:
+            return _session().request(
+                method,
+                f"{self.url}{path}",
+                timeout=timeout,
+                stream=True,
+                headers=headers,
+                allow_redirects=False,
+                **more,
+            )
+        except requests.exceptions.ConnectionError as error:
+            kind = ServerUnreachable if _never_connected(error) else StreamBroken
+            raise kind(f"{self.url} does not answer ({_reason(error)}).") from error
+        except requests.exceptions.Timeout as error:
+            raise StreamBroken(f"{self.url} took the request and then said nothing for {timeout[1]:g} s.") from error
+        except requests.exceptions.RequestException as error:
+            raise ServerFailed(f"{self.url} cannot be talked to ({_reason(error)}).") from error
+
+
+_local = threading.local()
+
+
+def _session() -> requests.Session:
+    """One per thread; the environment's proxies and credentials are not for the servers beside us."""
+    session: requests.Session | None = getattr(_local, "session", None)
+    if session is None:
+        session = _local.session = requests.Session()
+        session.trust_env = False
+    return session
+
+
+def _never_connected(error: requests.exceptions.ConnectionError) -> bool:
+    cause = error.args[0] if error.args else None
+    reason = getattr(cause, "reason", cause)
+    return isinstance(error, requests.exceptions.ConnectTimeout) or isinstance(
+        reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause, which is the one an operator can act on."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _bounded(response: requests.Response) -> bytes:
+    body = b""
+    try:
+        while piece := response.raw.read1(65536):
+            body += piece
+            if len(body) > LONGEST_BODY:
+                raise ServerFailed("The model server's answer has no end.")
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise StreamBroken(f"The model server's answer broke off ({_reason(error)}).") from error
+    return body
+
+
+def _checked(response: requests.Response) -> requests.Response:
+    status = response.status_code
+    if 200 <= status < 300:
+        return response
+    with response:
+        about = _error_of(_bounded(response))
+    sentence = str(about.get("message") or f"It answered with status {status}.")
+    if status == 503 and "oading" in sentence:
+        raise ServerUnreachable("The model server is still loading its model.")
+    if about.get("type") == "exceed_context_size_error":
+        tokens, n_ctx = about.get("n_prompt_tokens"), about.get("n_ctx")
+        raise ContextExceeded(f"The conversation has {tokens} tokens; a slot holds {n_ctx}.", tokens, n_ctx)
+    if status == 401:
+        raise ServerRefused("The model server wants an API key that it was not given: check LLAMA_SERVERS.")
+    if 400 <= status < 500:
+        raise ServerRefused(f"The model server refused the request: {sentence}")
+    raise ServerFailed(f"The model server failed with status {status}: {sentence}")
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _data_of(block: bytes) -> bytes:
+    return b"".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
+
+
+def _event(data: bytes, end: int) -> Event:
+    if data == b"[DONE]":
+        return Event(end, done=True)
+    try:
+        body = json.loads(data)
+        if error := body.get("error"):
+            raise ServerFailed(f"The model server failed while answering: {error.get('message', error)}")
+        return _chunk(body, end)
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise ServerFailed(f"The model server sent an event that is none: {data[:80]!r}.") from error
+
+
+def _chunk(body: dict[str, Any], end: int) -> Event:
+    choices = body.get("choices") or [{}]
+    delta = choices[0].get("delta") or {}
+    progress = body.get("prompt_progress")
+    return Event(
+        end=end,
+        text=_string(delta.get("content")),
+        reasoning=_string(delta.get("reasoning_content")),
+        progress={name: int(progress[name]) for name in ("total", "cache", "processed")} if progress else None,
+        finish_reason=_string(choices[0].get("finish_reason")),
+        usage=body.get("usage"),
+        timings=body.get("timings"),
+    )
+
+
+def _string(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,292 @@
+"""The only writer of leases: acquire, take over, renew, release, revoke, reap. Statements tried under contention.
+
+Lock order everywhere: slot rows by id, then whatever the caller protects with them. All times are Postgres's.
+Whoever holds an expired lease still holds it: only a changed fence ends it (`LeaseLost`).
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from slots.models import PastLease, Slot
+
+
+class LeaseLost(Exception):
+    """The slot has another fence by now: somebody else may be sending to it. Drop what you have, touch nothing."""
+
+    code = "lease_lost"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease that was given: proof of the right to send, as long as Postgres still shows this fence."""
+
+    slot: int
+    server: int
+    id_slot: int
+    fence: int
+    holder: uuid.UUID
+    stream_id: uuid.UUID  # of the one request that may be running under it
+    warm: bool  # the cache holds this holder's tokens and nobody else's
+    kv_tokens: int | None  # how many when last confirmed
+    kv_task: int | None  # the request that left them
+    taken_over: bool = False  # `stream_id` is its former worker's and may still be running
+
+
+# An expired busy lease is takeable only a whole time to live after Postgres came up: nobody could renew before.
+_POSTGRES_SETTLED = "statement_timestamp() > pg_postmaster_start_time() + %(ttl)s * interval '1 s'"
+
+_MOVE_TO_BUSY = """
+UPDATE slots_slot s
+SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
+    since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
+FROM pick WHERE s.id = pick.id
+RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task"""
+
+_CLOSE = """
+past AS (INSERT INTO slots_pastlease
+           (fence, slot_id, holder, phase, work, worker, stream_id, began_at, ended_at, ended_by)
+  SELECT fence, id, holder, phase, work, worker, stream_id, since, cut, {ended_by} FROM pick WHERE phase <> 'free')
+"""
+
+_FREE = """
+UPDATE slots_slot s
+SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
+    since = pick.cut, condition = CASE WHEN s.stream_id IS NULL THEN s.condition ELSE 'stopping' END
+FROM pick WHERE s.id = pick.id RETURNING s.id"""
+
+# The own slot waits for its row: skipping it while a heartbeat has it would mean a cold start somewhere else.
+_OWN_SLOT = f"""
+WITH pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE s.holder = %(holder)s AND s.condition = 'ready' AND s.phase = 'idle' AND v.state = 'ready'
+    AND v.id = ANY(%(servers)s)
+  FOR NO KEY UPDATE OF s),
+{_CLOSE.format(ended_by="'next_turn'")}
+{_MOVE_TO_BUSY}"""
+
+_LEAVE_OWN_SLOT = f"""
+WITH pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE s.holder = %(holder)s AND s.phase = 'idle' AND NOT (v.state = 'ready' AND v.id = ANY(%(servers)s))
+  FOR NO KEY UPDATE OF s),
+{_CLOSE.format(ended_by="'moved'")}
+{_FREE}"""
+
+# Order: free before idle; the slot that still holds the own cache; expired; empty; longest unused. Never a busy one.
+_OTHER_SLOT = f"""
+WITH pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)
+    AND s.condition = 'ready' AND s.phase IN ('free', 'idle')
+    AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
+  ORDER BY s.phase = 'free' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
+           coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
+  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
+{_CLOSE.format(ended_by="CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END")}
+{_MOVE_TO_BUSY}"""
+
+_TAKE_OVER = f"""
+WITH pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE s.fence = %(fence)s AND s.holder = %(holder)s AND s.phase = 'busy' AND s.condition = 'ready'
+    AND v.state IN ('ready', 'draining') AND v.id = ANY(%(servers)s)
+    AND s.expires_at < statement_timestamp() AND {_POSTGRES_SETTLED}
+  FOR NO KEY UPDATE OF s SKIP LOCKED),
+{_CLOSE.format(ended_by="'taken_over'")}
+{_MOVE_TO_BUSY}"""
+
+_RENEW = """
+WITH held AS (
+  SELECT s.id FROM slots_slot s
+  JOIN unnest(%(slots)s::bigint[], %(fences)s::bigint[]) AS mine (id, fence) USING (id, fence)
+  WHERE s.phase = 'busy' ORDER BY s.id FOR NO KEY UPDATE OF s)
+UPDATE slots_slot s SET expires_at = statement_timestamp() + %(ttl)s * interval '1 s'
+FROM held WHERE s.id = held.id RETURNING s.fence"""
+
+_RELEASE = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'turn_done'")}
+UPDATE slots_slot s
+SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, stream_id = NULL, since = pick.cut,
+    expires_at = statement_timestamp() + %(idle_ttl)s * interval '1 s', used_at = statement_timestamp(),
+    kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
+    kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s
+FROM pick WHERE s.id = pick.id RETURNING s.id"""
+
+_REVOKE = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'revoked'")}
+{_FREE}"""
+
+_REAP = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE phase = 'busy' AND expires_at + %(grace)s * interval '1 s' < statement_timestamp()
+    AND statement_timestamp() > pg_postmaster_start_time() + (%(ttl)s + %(grace)s) * interval '1 s'
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
+{_CLOSE.format(ended_by="'revoked'")}
+{_FREE}"""
+
+_EMPTY_SERVER = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE server_id = %(server)s ORDER BY id FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'server_restarted'")}
+UPDATE slots_slot s
+SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
+    stream_id = NULL, kv_of = NULL, kv_tokens = 0, kv_task = NULL, since = pick.cut,
+    condition = CASE WHEN s.id_slot < %(total)s THEN 'ready' ELSE 'gone' END
+FROM pick WHERE s.id = pick.id"""
+
+_ANNOUNCE = """
+UPDATE slots_slot SET stream_id = %(stream_id)s, kv_of = CASE WHEN kv_of = holder THEN kv_of END,
+                      kv_tokens = NULL, kv_task = NULL
+WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' RETURNING kv_of IS NOT NULL"""
+
+
+def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model: str = "") -> Grant | None:
+    """Lease a slot of one of `servers` to `holder` for one turn, its next request's stream id already on the row.
+
+    Own warm slot, else a free one, else the longest unused idle one; None when every slot is busy. `model` empty takes
+    any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at the same moment.
+    """
+    about = _about(holder, worker, servers) | {"model": model}
+    with transaction.atomic():
+        row = _one(_OWN_SLOT, about)
+        if row is None:
+            _one(_LEAVE_OWN_SLOT, about)
+            row = _one(_OTHER_SLOT, about)
+        if row is None:
+            return None
+        slot, server, id_slot, fence, _, kv_of, kv_tokens, kv_task = row
+        known = kv_of == holder
+        kv = (kv_tokens, kv_task) if known else (None, None)
+        return announce(Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, *kv))
+
+
+def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
+    """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
+    row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
+    if row is None:
+        return None
+    slot, server, id_slot, new_fence, stream_id, kv_of, _, _ = row
+    return Grant(slot, server, id_slot, new_fence, holder, stream_id, kv_of == holder, None, None, taken_over=True)
+
+
+@contextmanager
+def fenced(grant: Grant) -> Iterator[None]:
+    """A transaction that holds the slot row of `grant`; raises LeaseLost, changing nothing, if it has another fence."""
+    with transaction.atomic():
+        mine = Slot.objects.select_for_update(of=("self",), no_key=True)
+        if not mine.filter(pk=grant.slot, fence=grant.fence, phase=Slot.Phase.BUSY).exists():
+            raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
+        yield
+
+
+def announce(grant: Grant) -> Grant:
+    """Commit a fresh stream id before another request under the same lease. Raises LeaseLost."""
+    stream_id = uuid.uuid4()
+    row = _one(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})
+    if row is None:
+        raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
+    return replace(grant, stream_id=stream_id, warm=row[0], taken_over=False)
+
+
+def renew(held: Iterable[Grant]) -> set[int]:
+    """Give each of `held` a new time to live; the fences that are still theirs."""
+    grants = list(held)
+    about = {
+        "slots": [grant.slot for grant in grants],
+        "fences": [grant.fence for grant in grants],
+        "ttl": settings.LEASE_TTL,
+    }
+    return {fence for (fence,) in _all(_RENEW, about)}
+
+
+def offer(held: Iterable[Grant]) -> None:
+    """Let any other worker take these over at once: their worker is going away in good order."""
+    for grant in held:
+        Slot.objects.filter(pk=grant.slot, fence=grant.fence, phase=Slot.Phase.BUSY).update(expires_at=Now())
+
+
+def release(grant: Grant, kv_tokens: int | None, kv_task: int | None) -> None:
+    """End the turn and keep the slot warm for its holder. Only after `/slots` showed it quiet with these two figures.
+
+    `kv_tokens` None: what the cache holds is not known. Raises LeaseLost.
+    """
+    about = {
+        "slot": grant.slot,
+        "fence": grant.fence,
+        "kv_tokens": kv_tokens,
+        "kv_task": kv_task,
+        "idle_ttl": settings.LEASE_IDLE_TTL,
+    }
+    if _one(_RELEASE, about) is None:
+        raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
+
+
+def revoke(slot: int, fence: int) -> bool:
+    """End a lease at once, busy or idle. Its holder is free to go elsewhere; the slot is `stopping` until quiet."""
+    return _one(_REVOKE, {"slot": slot, "fence": fence}) is not None
+
+
+def reap() -> list[int]:
+    """Revoke what nobody renewed or took over in time; the slots."""
+    return [slot for (slot,) in _all(_REAP, {"grace": settings.LEASE_REAP_GRACE, "ttl": settings.LEASE_TTL})]
+
+
+def stopped(slot: int, stream_id: uuid.UUID) -> bool:
+    """The server confirmed that `stream_id` is gone and the slot quiet: it may be leased again, its cache unknown."""
+    stopping = Slot.objects.filter(pk=slot, stream_id=stream_id, condition=Slot.Condition.STOPPING)
+    return stopping.update(condition=Slot.Condition.READY, stream_id=None, kv_of=None, kv_tokens=None, kv_task=None) > 0
+
+
+def empty_server(server: int, total_slots: int) -> None:
+    """Another process answers at this server: every lease ends, every cache is empty, slots beyond it are gone.
+
+    Call in the transaction that recorded the new process, its row locked.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_EMPTY_SERVER, {"server": server, "total": total_slots})
+    known = set(Slot.objects.filter(server=server).values_list("id_slot", flat=True))
+    Slot.objects.bulk_create(Slot(server_id=server, id_slot=n) for n in range(total_slots) if n not in known)
+
+
+def last_end(holder: uuid.UUID) -> str | None:
+    """How the newest closed lease of `holder` ended; None if it never had one."""
+    past = PastLease.objects.filter(holder=holder).order_by("-fence")
+    return past.values_list("ended_by", flat=True).first()
+
+
+def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:
+    return {
+        "holder": holder,
+        "worker": worker,
+        "servers": list(servers),
+        "work": Slot.Work.TURN.value,
+        "ttl": settings.LEASE_TTL,
+    }
+
+
+def _all(sql: str, about: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, about)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def _one(sql: str, about: dict[str, Any]) -> tuple[Any, ...] | None:
+    rows = _all(sql, about)
+    return rows[0] if rows else None

@@ -1,0 +1,175 @@
+"""Which llama-servers there are and which process answers behind each address."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import IntegrityError, transaction
+
+from slots import leases
+from slots.client import LlamaServer, Props, ServerError
+from slots.models import Server, Slot
+
+logger = logging.getLogger(__name__)
+
+QUIET_SECONDS = 10.0  # a stop takes one batch: 0.03 s when decoding, 1.8 s measured in a prefill at -b 128
+QUIET_POLL = 0.003  # /slots costs about 1.4 ms and answers during a prefill
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One entry of LLAMA_SERVERS."""
+
+    url: str
+    api_key: str
+
+
+def configured(entries: Sequence[str]) -> list[Address]:
+    """LLAMA_SERVERS, entries like `http://:KEY@host:8080`, read; raises ImproperlyConfigured for what is no address."""
+    return [_address(entry) for entry in entries]
+
+
+def register() -> None:
+    """Make the servers of LLAMA_SERVERS known; those listed before and no longer are retired."""
+    listed = configured(settings.LLAMA_SERVERS)
+    for address in listed:
+        Server.objects.update_or_create(
+            url=address.url, defaults={"api_key": address.api_key, "from_environment": True}
+        )
+    urls = [address.url for address in listed]
+    Server.objects.filter(from_environment=True).exclude(url__in=urls).update(state=Server.State.RETIRED)
+    back = Server.objects.filter(url__in=urls, state=Server.State.RETIRED)
+    back.update(state=Server.State.UNKNOWN, boot=None)
+
+
+def client_of(server: Server) -> LlamaServer:
+    return LlamaServer(server.url, server.api_key)
+
+
+def look(server: Server) -> bool:
+    """Ask who answers at `server` and record it; whether it can be leased from here, now.
+
+    A new process ends every lease there and empties every cache, once, whichever worker sees it first.
+    """
+    try:
+        client = client_of(server)
+        props = client.props()
+        if (server.boot, server.total_slots) != (_boot(server, props), props.total_slots):
+            _check_slots(client, props)
+            _adopt(server, props)
+            server.refresh_from_db()
+    except ServerError as error:
+        _say(server, str(error))
+        return False
+    _say(server, "")
+    return server.state == Server.State.READY
+
+
+def wait_until_quiet(client: LlamaServer, id_slot: int) -> tuple[int | None, int | None]:
+    """Poll `/slots` until the slot is quiet; its `(tokens, task)` then. Raises ServerError after QUIET_SECONDS."""
+    deadline = time.monotonic() + QUIET_SECONDS
+    while (state := client.slot(id_slot)).busy:
+        if time.monotonic() > deadline:
+            raise ServerError(f"{client.url} does not stop slot {id_slot}.")
+        time.sleep(QUIET_POLL)
+    return state.tokens, state.task
+
+
+def finish_stopping(slot: Slot) -> bool:
+    """Stop what may still run on a slot that lost its lease; whether it is free again."""
+    client, stream_id = client_of(slot.server), slot.stream_id
+    if stream_id is None:
+        return False
+    try:
+        client.stop(stream_id)
+        wait_until_quiet(client, slot.id_slot)
+    except ServerError as error:
+        logger.warning("still stopping slot=%s stream=%s: %s", slot.pk, stream_id, error)
+        return False
+    return leases.stopped(slot.pk, stream_id)
+
+
+def usable(reachable: Sequence[int]) -> list[int]:
+    """Those of `reachable` that give leases."""
+    return list(Server.objects.filter(pk__in=reachable, state=Server.State.READY).values_list("pk", flat=True))
+
+
+def why_none() -> str | None:
+    """A sentence why no server takes requests; None when one does. A hint from whoever looked last."""
+    servers = list(Server.objects.exclude(state=Server.State.RETIRED))
+    if not servers:
+        return "No model server is configured: set LLAMA_SERVERS."
+    if any(server.state == Server.State.READY and not server.trouble for server in servers):
+        return None
+    return " ".join(server.trouble or f"{server.url} has not been reached yet." for server in servers)
+
+
+def models() -> list[str]:
+    """The names of the models that are served."""
+    served = Server.objects.filter(state__in=[Server.State.READY, Server.State.DRAINING])
+    return sorted(set(served.values_list("model", flat=True)))
+
+
+def _address(entry: str) -> Address:
+    parts = urlsplit(entry)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme not in ("http", "https") or not parts.hostname or (":" in parts.netloc[-6:] and port is None):
+        shown = f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}" if "@" in entry else entry
+        raise ImproperlyConfigured(f"LLAMA_SERVERS: {shown!r} is not an address like http://:KEY@host:8080.")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = parts.path.rstrip("/")
+    return Address(f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}", unquote(parts.password or ""))
+
+
+def _check_slots(client: LlamaServer, props: Props) -> None:
+    found = sorted(state.id for state in client.slots())
+    if found != list(range(props.total_slots)):
+        raise ServerError(f"/props names {props.total_slots} slots, /slots lists {found}.")
+
+
+def _boot(server: Server, props: Props) -> str:
+    """Old servers have no marker; their restart shows only in what `/slots` says before the next request."""
+    return props.boot or f"unmarked {server.url}"
+
+
+def _adopt(server: Server, props: Props) -> None:
+    """Compare-and-set on the process seen: of several workers one ends the leases of the process that is gone."""
+    boot = _boot(server, props)
+    with transaction.atomic():
+        row = Server.objects.select_for_update(of=("self",), no_key=True).get(pk=server.pk)
+        if (row.boot, row.total_slots) == (boot, props.total_slots):
+            return
+        if boot in row.past_boots:
+            raise ServerError("Several processes answer behind this address: give each its own.")
+        try:
+            with transaction.atomic():
+                _record(row, boot, props)
+        except IntegrityError as error:
+            raise ServerError("Another configured address leads to the same process: name it once.") from error
+        leases.empty_server(row.pk, props.total_slots)
+    logger.info("server=%s boot=%s slots=%s n_ctx=%s", server.url, boot, props.total_slots, props.n_ctx)
+
+
+def _record(row: Server, boot: str, props: Props) -> None:
+    draining = row.state == Server.State.DRAINING
+    Server.objects.filter(pk=row.pk).update(
+        boot=boot,
+        past_boots=[*row.past_boots[-18:], *filter(None, [row.boot])],
+        model=props.model,
+        total_slots=props.total_slots,
+        n_ctx=props.n_ctx,
+        state=Server.State.DRAINING if draining else Server.State.READY,
+    )
+
+
+def _say(server: Server, trouble: str) -> None:
+    if server.trouble != trouble:
+        Server.objects.filter(pk=server.pk).update(trouble=trouble)
+        logger.log(logging.WARNING if trouble else logging.INFO, "server=%s: %s", server.url, trouble or "answers")

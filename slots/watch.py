@@ -1,0 +1,80 @@
+"""What every worker does beside answering: look at the servers, reap dead leases, confirm stops.
+
+Each duty is a compare-and-set, so any number of workers may do it. Which server answers is this process's own
+knowledge; only a fact about the server (another process, fewer slots) changes its row.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+
+from slots import leases, servers
+from slots.models import Server, Slot
+
+logger = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+
+Thing = TypeVar("Thing")
+
+
+class Watch(threading.Thread):
+    """Looks at every server once a second; `reachable` is what dispatching may use."""
+
+    def __init__(self) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._reachable: frozenset[int] = frozenset()
+        self._stopped = threading.Event()
+        self._hurry = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="look")
+
+    @property
+    def reachable(self) -> list[int]:
+        return sorted(self._reachable)
+
+    def doubt(self, server: int) -> None:
+        """A request failed there: nothing more is sent until it was looked at again."""
+        self._reachable -= {server}
+        self._hurry.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._hurry.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            self._hurry.clear()
+            try:
+                self.round()
+            except DatabaseError as error:
+                logger.warning("servers could not be looked after: %s", error)
+                connection.close()
+            self._hurry.wait(EVERY_SECONDS)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def round(self) -> None:
+        """Do every duty once."""
+        known = list(Server.objects.exclude(state=Server.State.RETIRED))
+        answers = list(self._pool.map(_in_thread(servers.look), known))
+        self._reachable = frozenset(server.pk for server, answered in zip(known, answers, strict=True) if answered)
+        for slot in leases.reap():
+            logger.warning("lease of a silent worker ended slot=%s grace=%ss", slot, settings.LEASE_REAP_GRACE)
+        stopping = Slot.objects.filter(condition=Slot.Condition.STOPPING, server__in=self._reachable)
+        list(self._pool.map(_in_thread(servers.finish_stopping), stopping.select_related("server")))
+
+
+def _in_thread(duty: Callable[[Thing], bool]) -> Callable[[Thing], bool]:
+    """Give the pooled connection back after each duty."""
+
+    def done(thing: Thing) -> bool:
+        try:
+            return duty(thing)
+        finally:
+            connection.close()
+
+    return done
