@@ -1,0 +1,65 @@
+"""What can go wrong for a person, each with a code, a sentence and whether trying again can help.
+
+Mapped once for REST (`conversations.api.errors`) and once for the websocket (`conversations.consumer`).
+"""
+
+from typing import Any
+
+
+class ChatError(Exception):
+    """`detail` is the sentence; `more` are further fields of the error body."""
+
+    code = "error"
+    status = 400
+    retryable = False
+    detail = "The request cannot be done."
+
+    def __init__(self, detail: str | None = None, **more: Any) -> None:
+        super().__init__(detail or self.detail)
+        self.detail = detail or self.detail
+        self.more = more
+
+    def body(self) -> dict[str, Any]:
+        return {"code": self.code, "detail": self.detail, "retryable": self.retryable, **self.more}
+
+
+class NotFound(ChatError):
+    """It does not exist, or belongs to somebody else: the same answer for both."""
+
+    code = "not_found"
+    status = 404
+    detail = "There is nothing with this id."
+
+
+class Invalid(ChatError):
+    code = "invalid"
+
+
+class TextEmpty(ChatError):
+    code = "text_empty"
+    detail = "The message is empty: write something first."
+
+
+class TextTooLong(ChatError):
+    code = "text_too_long"
+    status = 413
+
+
+class ParentUnknown(ChatError):
+    code = "parent_unknown"
+    detail = "parent must be the id of an answer in this conversation, or null for a first message."
+
+
+class ClientIdReused(ChatError):
+    code = "client_id_reused"
+    status = 409
+    detail = "This client_id was used for another message: give each message its own."
+
+
+class TurnInProgress(ChatError):
+    """Carries `generation` and the `messages` newer than the parent that the client named."""
+
+    code = "turn_in_progress"
+    status = 409
+    retryable = True
+    detail = "An answer is still being written in this conversation: wait for it or stop it."

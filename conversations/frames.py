@@ -1,0 +1,128 @@
+"""Conversations, messages, generations and events as clients see them: one shape for REST, SSE and the websocket."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from conversations.history import GenerationView, MessageView
+from conversations.models import Conversation
+
+Frame = dict[str, Any]
+
+PARTS = ("text", "reasoning")  # by Chunk.Part
+
+
+def conversation(row: Conversation) -> Frame:
+    return {
+        "id": str(row.pk),
+        "title": row.title,
+        "model": row.model,
+        "system_prompt": row.system_prompt,
+        "params": row.params,
+        "created_at": _time(row.created_at),
+        "updated_at": _time(row.updated_at),
+    }
+
+
+def message(view: MessageView) -> Frame:
+    """A message; `generation` is the newest that wrote it, null for a person's message."""
+    return {
+        "id": str(view.id),
+        "parent": str(view.parent) if view.parent else None,
+        "role": view.role,
+        "text": view.text,
+        "reasoning": view.reasoning,
+        "created_at": _time(view.created_at),
+        "generation": _state(view.generation) if view.generation else None,
+    }
+
+
+def generation(view: GenerationView) -> Frame:
+    return {**_state(view), "text": view.text, "reasoning": view.reasoning}
+
+
+def snapshot(row: Conversation, messages: list[MessageView], earlier: bool) -> Frame:
+    """Everything a client shows of a conversation; it replaces what the client had."""
+    return {
+        "type": "snapshot",
+        "conversation": conversation(row),
+        "messages": [message(view) for view in messages],
+        "earlier": earlier,
+    }
+
+
+def created(client_id: UUID, question: MessageView, answer: MessageView) -> Frame:
+    """A turn began; `client_id` lets the tab that sent it find its own."""
+    where = answer.generation
+    return {
+        "type": "message.created",
+        "conversation": str(where.conversation) if where else None,
+        "client_id": str(client_id),
+        "messages": [message(question), message(answer)],
+    }
+
+
+def queued(conversation_id: UUID, generation_id: UUID, place: int, reason: str | None) -> Frame:
+    """`reason` is a sentence when nothing can be answered at the moment, else null."""
+    about = _about("generation.queued", conversation_id, generation_id)
+    return {**about, "place": place, "reason": reason}
+
+
+def prefill(conversation_id: UUID, generation_id: UUID, progress: dict[str, int], cause: str | None) -> Frame:
+    """How far the server has read, in model tokens; `cause` says why it reads history again."""
+    about = _about("generation.prefill", conversation_id, generation_id)
+    return {
+        **about,
+        "processed": progress["processed"],
+        "total": progress["total"],
+        "cached": progress["cache"],
+        "replay_cause": cause,
+    }
+
+
+def delta(conversation_id: UUID, generation_id: UUID, seq: int, part: int, offset: int, text: str) -> Frame:
+    """Committed text. `offset` counts the Unicode code points of that part before it."""
+    about = _about("generation.delta", conversation_id, generation_id)
+    return {**about, "seq": seq, "part": PARTS[part], "offset": offset, "text": text}
+
+
+def ended(view: GenerationView) -> Frame:
+    """`generation.done`, `.cancelled`, `.failed` or `.interrupted`: a numbered event like a delta, and the last."""
+    return {**_about(f"generation.{view.status}", view.conversation, view.id), **_result(view)}
+
+
+def conversation_updated(row: Conversation) -> Frame:
+    return {"type": "conversation.updated", "conversation": conversation(row)}
+
+
+def conversation_deleted(conversation_id: UUID) -> Frame:
+    return {"type": "conversation.deleted", "conversation": str(conversation_id)}
+
+
+def _state(view: GenerationView) -> Frame:
+    return {
+        "id": str(view.id),
+        "conversation": str(view.conversation),
+        "place": view.place,
+        **_result(view),
+    }
+
+
+def _result(view: GenerationView) -> Frame:
+    return {
+        "message": str(view.message),
+        "status": view.status,
+        "seq": view.seq,
+        "finish_reason": view.finish_reason,
+        "error": view.error,
+        "usage": view.usage,
+        "timings": view.timings,
+    }
+
+
+def _about(type_: str, conversation_id: UUID, generation_id: UUID) -> Frame:
+    return {"type": type_, "conversation": str(conversation_id), "generation": str(generation_id)}
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

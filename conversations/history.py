@@ -1,0 +1,159 @@
+"""Reading conversations: paths of messages, what the model is sent, and snapshots.
+
+A snapshot is read in one statement, so text and `seq` are of one moment: before, during or after the fold of chunks.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from conversations.models import Conversation, Generation
+
+# The newest generation of a message decides what is shown beside it.
+_PATH = """
+WITH RECURSIVE path AS (
+  SELECT m.*, 1 AS depth FROM conversations_message m WHERE m.id = %(leaf)s AND m.conversation_id = %(conversation)s
+  UNION ALL
+  SELECT p.*, path.depth + 1 FROM conversations_message p JOIN path ON p.id = path.parent_id
+  WHERE path.depth < %(limit)s)
+SELECT path.id, path.parent_id, path.role, path.created_at,
+       path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
+       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.finish_reason, q.place
+FROM path
+LEFT JOIN LATERAL (SELECT * FROM conversations_generation WHERE message_id = path.id ORDER BY id DESC LIMIT 1) g ON true
+LEFT JOIN LATERAL (
+  SELECT max(c.seq) AS seq, string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
+         string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 1) AS reasoning
+  FROM conversations_chunk c WHERE c.generation_id = g.id) k ON true
+LEFT JOIN conversations_queue q ON q.id = g.id
+ORDER BY path.depth DESC"""
+
+SNAPSHOT_MESSAGES = 100
+WHOLE_PATH = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationView:
+    """A generation as clients see it; `text` and `reasoning` are those of its message."""
+
+    id: uuid.UUID
+    conversation: uuid.UUID
+    message: uuid.UUID
+    status: str
+    seq: int
+    place: int | None
+    text: str
+    reasoning: str
+    error: dict[str, Any] | None
+    usage: dict[str, Any] | None
+    timings: dict[str, Any] | None
+    finish_reason: str
+
+    @property
+    def live(self) -> bool:
+        return self.status in Generation.LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message with what its live generation has committed so far."""
+
+    id: uuid.UUID
+    parent: uuid.UUID | None
+    role: str
+    text: str
+    reasoning: str
+    created_at: datetime
+    generation: GenerationView | None
+
+
+def path(conversation: uuid.UUID, leaf: uuid.UUID | None, limit: int = WHOLE_PATH) -> list[MessageView]:
+    """The messages from the first (or the `limit`-th before the end) to `leaf`, oldest first."""
+    if leaf is None:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(_PATH, {"conversation": conversation, "leaf": leaf, "limit": limit})
+        return [_message(conversation, row) for row in cursor.fetchall()]
+
+
+def generation(found: Generation) -> GenerationView:
+    """The present state of `found`, its text in the same statement."""
+    message = path(found.conversation_id, found.message_id, limit=1)[0]
+    newest = message.generation
+    if newest is None or newest.id != found.pk:
+        return _older(found, message)
+    return newest
+
+
+def snapshot(conversation: Conversation) -> tuple[list[MessageView], bool]:
+    """The newest SNAPSHOT_MESSAGES of the active path, and whether there are older ones."""
+    messages = path(conversation.pk, conversation.leaf_id, limit=SNAPSHOT_MESSAGES)
+    return messages, bool(messages and messages[0].parent)
+
+
+def prompt(conversation: Conversation, answer: uuid.UUID) -> list[dict[str, str]]:
+    """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
+
+    Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
+    llama-server, and many templates raise on two questions in a row.
+    """
+    turns: list[dict[str, str]] = []
+    for message in path(conversation.pk, answer):
+        if not message.text and not (message.id == answer and message.reasoning):
+            continue
+        if turns and turns[-1]["role"] == message.role:
+            turns[-1]["content"] += f"\n\n{message.text}"
+        else:
+            turns.append({"role": message.role, "content": message.text})
+            if message.id == answer and message.reasoning:
+                turns[-1]["reasoning_content"] = message.reasoning
+    if conversation.system_prompt:
+        turns.insert(0, {"role": "system", "content": conversation.system_prompt})
+    return turns
+
+
+def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
+    id_, parent, role, created_at, text, reasoning, generation_id = row[:7]
+    return MessageView(
+        id=id_,
+        parent=parent,
+        role=role,
+        text=text,
+        reasoning=reasoning,
+        created_at=created_at,
+        generation=_generation(conversation, row) if generation_id else None,
+    )
+
+
+def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
+    message, _parent, _role, _at, text, reasoning, id_, status, seq, error, usage, timings, finish_reason, place = row
+    return GenerationView(
+        id_, conversation, message, status, seq, place, text, reasoning,
+        _json(error), _json(usage), _json(timings), finish_reason,
+    )  # fmt: skip
+
+
+def _json(value: str | None) -> Any:
+    """Django leaves jsonb as text in raw cursors."""
+    return None if value is None else json.loads(value)
+
+
+def _older(found: Generation, message: MessageView) -> GenerationView:
+    return GenerationView(
+        id=found.pk,
+        conversation=found.conversation_id,
+        message=found.message_id,
+        status=found.status,
+        seq=found.seq,
+        place=None,
+        text=message.text,
+        reasoning=message.reasoning,
+        error=found.error,
+        usage=found.usage,
+        timings=found.timings,
+        finish_reason=found.finish_reason,
+    )

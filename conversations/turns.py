@@ -1,0 +1,395 @@
+"""The only mover of generations: one function per move, each a compare-and-set on the state it moves from.
+
+    queued -> running            claim              the dispatcher
+    queued -> cancelled          cancel             web
+    running -> running           take_overs         any dispatcher, when the lease expired
+    running -> queued            requeue, rescue    its fence; any dispatcher when no busy slot carries that fence
+    running -> done | cancelled | failed | interrupted   finish, rescue   its fence
+
+Web never moves a running generation: it commits the wish to stop, which whoever runs it must obey.
+Lock order: slot rows, generation, message, chunks.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
+
+from conversations import errors, history, text
+from conversations.models import Conversation, Generation, Message, Waiting
+from slots import leases
+from slots.leases import Grant
+from slots.models import PastLease, Slot
+
+ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
+HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
+WORK_CHANNEL = "chatbackend_work"  # NOTIFY: something was queued, stopped or released; a hint, polling is the truth
+
+_QUEUE_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"
+
+_FOLD = """
+WITH folded AS (DELETE FROM conversations_chunk WHERE generation_id = %(generation)s RETURNING part, seq, text)
+UPDATE conversations_message m
+SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 0), ''),
+    reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), '')
+FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
+
+_SO_FAR = """
+SELECT coalesce(max(seq), 0), coalesce(sum(tokens), 0),
+       coalesce((array_agg(stream_bytes ORDER BY seq DESC) FILTER (WHERE stream_id = %(stream)s))[1], 0)
+FROM conversations_chunk WHERE generation_id = %(generation)s"""
+
+
+class Gone(Exception):
+    """The generation was deleted, with its conversation, while it ran: stop it and give the slot back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A person's message and the generation that answers it; `created` is False for a repeated send."""
+
+    message: Message
+    generation: Generation
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A generation that this worker runs, under the lease of `grant`, from what is stored of it so far."""
+
+    grant: Grant
+    generation: uuid.UUID
+    conversation: uuid.UUID
+    message: uuid.UUID
+    attempt: int
+    seq: int  # of the last committed chunk
+    tokens: int  # model tokens of the answer so far, as near as streams tell
+    stream_bytes: int  # of `grant.stream_id`, consumed
+    queue_ms: int
+    replay_cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a generation ended, as it is stored."""
+
+    status: Generation.Status
+    finish_reason: str = ""
+    error: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    timings: dict[str, Any] | None = None
+
+
+def send(
+    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool
+) -> Turn:
+    """Store a person's message and queue its answer, exactly once per `client_id`.
+
+    `to_leaf` answers the newest message of the conversation and ignores `parent`. Raises NotFound, TextEmpty,
+    TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress; then nothing is stored.
+    """
+    words = _checked(words)
+    digest = _digest(conversation, words, "leaf" if to_leaf else str(parent))
+    try:
+        with transaction.atomic():
+            if repeated := _repeated(owner, client_id, digest):
+                return repeated
+            return _send(owner, conversation, client_id, digest, words, parent, to_leaf)
+    except IntegrityError:
+        # The same client_id, sent twice at once: the other one is committed by now.
+        if repeated := _repeated(owner, client_id, digest):
+            return repeated
+        raise
+
+
+def cancel(owner: int, generation: uuid.UUID) -> Generation:
+    """Stop: at once while it waits, else as a committed wish. Stopping what has ended changes nothing.
+
+    Raises NotFound.
+    """
+    with transaction.atomic():
+        locked = Generation.objects.select_for_update(of=("self",), no_key=True)
+        found = locked.filter(pk=generation, owner=owner).first()
+        if found is None:
+            raise errors.NotFound
+        if found.status == Generation.Status.QUEUED:
+            _end_queued(generation, Ending(Generation.Status.CANCELLED))
+        elif found.status == Generation.Status.RUNNING:
+            Generation.objects.filter(pk=generation, stop_asked_at=None).update(stop_asked_at=Now())
+        wake()
+    found.refresh_from_db()
+    return found
+
+
+def claim(worker: uuid.UUID, servers: Sequence[int], models: Sequence[str]) -> Claim | None:
+    """Start the first waiting generation that a slot of `servers` can be had for; None when there is none."""
+    with transaction.atomic():
+        _lock_queue()
+        full: set[str] = set()
+        waiting = Waiting.objects.filter(Q(model="") | Q(model__in=models)).order_by("place")[:HEADS]
+        for head in waiting:
+            if head.model not in full:
+                try:
+                    return _start(head, worker, servers)
+                except _NoSlot:
+                    full.add(head.model)
+                except _NotWaiting:
+                    continue
+    return None
+
+
+def take_overs(worker: uuid.UUID, servers: Sequence[int]) -> list[Claim]:
+    """Take every running generation whose lease expired, to go on with it."""
+    taken = []
+    with transaction.atomic():
+        _lock_queue()
+        expired = Slot.objects.filter(phase=Slot.Phase.BUSY, expires_at__lt=Now(), server__in=servers)
+        fences = list(expired.values_list("fence", flat=True))
+        for running in Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=fences):
+            old = running.fence
+            grant = leases.take_over(old, running.conversation_id, worker, servers) if old else None
+            if grant and _cas(running.pk, old).update(fence=grant.fence):
+                taken.append(_claimed(grant, running.pk))
+    return taken
+
+
+def rescue() -> list[tuple[uuid.UUID, uuid.UUID]]:
+    """Put back what runs nowhere any more: to the front of the queue, or `interrupted` after ATTEMPTS.
+
+    Returns the interrupted ones as (conversation, generation).
+    """
+    interrupted = []
+    with transaction.atomic():
+        _lock_queue()
+        busy = Slot.objects.filter(fence=OuterRef("fence"), phase=Slot.Phase.BUSY)
+        for lost in Generation.objects.filter(~Exists(busy), status=Generation.Status.RUNNING):
+            if lost.attempt < ATTEMPTS or lost.stop_asked_at:
+                _back_to_queue(lost.pk, lost.fence)
+                continue
+            if _end(lost.pk, lost.fence, Ending(Generation.Status.INTERRUPTED, error=_gone())):
+                interrupted.append((lost.conversation_id, lost.pk))
+    return interrupted
+
+
+def requeue(held: Claim, refund: bool) -> None:
+    """Give slot and turn back: the server failed it. `refund`: nothing was sent, so the attempt does not count.
+
+    Raises LeaseLost.
+    """
+    with leases.fenced(held.grant):
+        _back_to_queue(held.generation, held.grant.fence, refund)
+        leases.revoke(held.grant.slot, held.grant.fence)
+        wake()
+
+
+def another_attempt(held: Claim) -> Grant:
+    """Count and announce another request under the same lease. Raises LeaseLost."""
+    with leases.fenced(held.grant):
+        _cas(held.generation, held.grant.fence).update(attempt=F("attempt") + 1)
+        return leases.announce(held.grant)
+
+
+def finish(held: Claim, ending: Ending) -> int:
+    """End it: fold its chunks into the message; its final `seq`. The lease stays until the slot is quiet.
+
+    Raises LeaseLost; Gone when the conversation was deleted meanwhile.
+    """
+    with leases.fenced(held.grant):
+        if not _end(held.generation, held.grant.fence, ending):
+            raise Gone(f"generation={held.generation} fence={held.grant.fence}")
+        return Generation.objects.values_list("seq", flat=True).get(pk=held.generation)
+
+
+def wake() -> None:
+    """Tell the workers, on commit, that there is something to do."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [WORK_CHANNEL])
+
+
+class _NoSlot(Exception):
+    pass
+
+
+class _NotWaiting(Exception):
+    pass
+
+
+def _checked(words: str) -> str:
+    words = text.clean(words)
+    if not words.strip():
+        raise errors.TextEmpty
+    if len(words) > text.LONGEST_MESSAGE:
+        raise errors.TextTooLong(f"The message has {len(words):,} characters; {text.LONGEST_MESSAGE:,} are allowed.")
+    return words
+
+
+def _digest(conversation: uuid.UUID, words: str, parent: str) -> bytes:
+    said = json.dumps([Generation.Kind.SEND, str(conversation), words, parent])
+    return hashlib.sha256(said.encode()).digest()
+
+
+def _repeated(owner: int, client_id: uuid.UUID, digest: bytes) -> Turn | None:
+    found = Generation.objects.select_related("message__parent").filter(owner=owner, client_id=client_id).first()
+    if found is None:
+        return None
+    if bytes(found.request_digest) != digest or found.message.parent is None:
+        raise errors.ClientIdReused
+    return Turn(found.message.parent, found, created=False)
+
+
+def _send(
+    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, digest: bytes, words: str,
+    parent: uuid.UUID | None, to_leaf: bool,
+) -> Turn:  # fmt: skip
+    # The row lock makes two sends to one conversation one after the other.
+    rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
+    where = rows.filter(pk=conversation, owner=owner).first()
+    if where is None:
+        raise errors.NotFound
+    if to_leaf:
+        parent = where.leaf_id
+    _refuse_second(where, parent)
+    _check_parent(where, parent)
+    question = Message.objects.create(conversation=where, parent_id=parent, role=Message.Role.USER, text=words)
+    answer = Message.objects.create(conversation=where, parent=question, role=Message.Role.ASSISTANT)
+    generation = Generation.objects.create(
+        conversation=where, message=answer, owner_id=owner, client_id=client_id, request_digest=digest,
+        kind=Generation.Kind.SEND, model=where.model,
+    )  # fmt: skip
+    Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now())
+    wake()
+    generation.refresh_from_db()
+    question.refresh_from_db()
+    return Turn(question, generation, created=True)
+
+
+def _refuse_second(where: Conversation, parent: uuid.UUID | None) -> None:
+    live = Generation.objects.filter(conversation=where, status__in=Generation.LIVE).first()
+    if live:
+        newer = history.path(where.pk, where.leaf_id, limit=history.SNAPSHOT_MESSAGES)
+        known = [at for at, message in enumerate(newer) if message.id == parent]
+        raise errors.TurnInProgress(generation=history.generation(live), messages=newer[known[0] + 1 if known else 0 :])
+
+
+def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
+    if parent is None:
+        return
+    answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
+    if not answers.exists():
+        raise errors.ParentUnknown
+
+
+def _lock_queue() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_QUEUE_LOCK)
+
+
+def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
+    """In a savepoint of its own: a generation cancelled this moment gives its slot back by rolling back."""
+    with transaction.atomic():
+        grant = leases.acquire(head.conversation_id, worker, servers, head.model)
+        if grant is None:
+            raise _NoSlot
+        waiting = Generation.objects.filter(pk=head.pk, status=Generation.Status.QUEUED, stop_asked_at=None)
+        started = waiting.update(
+            status=Generation.Status.RUNNING,
+            fence=grant.fence,
+            attempt=F("attempt") + 1,
+            started_at=Coalesce("started_at", Now()),
+        )
+        if not started:
+            raise _NotWaiting
+        return _claimed(grant, head.pk)
+
+
+def _claimed(grant: Grant, generation: uuid.UUID) -> Claim:
+    row = Generation.objects.get(pk=generation)
+    with connection.cursor() as cursor:
+        cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
+        seq, tokens, stream_bytes = cursor.fetchone()
+    waited = row.started_at - row.queued_at if row.started_at else None
+    return Claim(
+        grant=grant,
+        generation=generation,
+        conversation=row.conversation_id,
+        message=row.message_id,
+        attempt=row.attempt,
+        seq=seq,
+        tokens=tokens,
+        stream_bytes=stream_bytes,
+        queue_ms=round(waited.total_seconds() * 1000) if waited else 0,
+        replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row),
+    )
+
+
+_CAUSES = {
+    PastLease.EndedBy.EXPIRED: "expired",
+    PastLease.EndedBy.EVICTED: "evicted",
+    PastLease.EndedBy.REVOKED: "evicted",
+    PastLease.EndedBy.SERVER_RESTARTED: "server_restarted",
+    PastLease.EndedBy.MOVED: "moved",
+}
+
+
+def _replay_cause(row: Generation) -> str | None:
+    """Why history is read again; None when there is none yet."""
+    before = Generation.objects.filter(conversation=row.conversation_id).exclude(pk=row.pk)
+    if row.attempt <= 1 and not before.exists():
+        return None
+    ended_by = leases.last_end(row.conversation_id)
+    return _CAUSES.get(PastLease.EndedBy(ended_by), "cache_lost") if ended_by else "cache_lost"
+
+
+def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:
+    return Generation.objects.filter(pk=generation, status=Generation.Status.RUNNING, fence=fence)
+
+
+def _back_to_queue(generation: uuid.UUID, fence: int | None, refund: bool = False) -> None:
+    running = _cas(generation, fence)
+    stopped = running.filter(stop_asked_at__isnull=False)
+    if stopped.exists():
+        _end(generation, fence, Ending(Generation.Status.CANCELLED))
+        return
+    attempt = F("attempt") - 1 if refund else F("attempt")
+    running.update(status=Generation.Status.QUEUED, fence=None, attempt=attempt)
+
+
+def _end(generation: uuid.UUID, fence: int | None, ending: Ending) -> bool:
+    return _ended(_cas(generation, fence), generation, ending)
+
+
+def _end_queued(generation: uuid.UUID, ending: Ending) -> bool:
+    return _ended(Generation.objects.filter(pk=generation, status=Generation.Status.QUEUED), generation, ending)
+
+
+def _ended(where: QuerySet[Generation], generation: uuid.UUID, ending: Ending) -> bool:
+    moved = where.update(fence=None, finished_at=Now(), **_last_seq(generation), **asdict(ending))
+    if moved:
+        _fold(generation)
+        wake()
+    return bool(moved)
+
+
+def _last_seq(generation: uuid.UUID) -> dict[str, int]:
+    """Its end is an event too, so that a client that missed only that can tell. Nobody else adds chunks: we lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(max(seq), 0) + 1 FROM conversations_chunk WHERE generation_id = %s", [generation]
+        )
+        return {"seq": cursor.fetchone()[0]}
+
+
+def _fold(generation: uuid.UUID) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_FOLD, {"generation": generation})
+
+
+def _gone() -> dict[str, Any]:
+    detail = f"The model server or the worker went away {ATTEMPTS} times while answering. What was written is kept."
+    return {"code": "interrupted", "detail": detail, "retryable": True}
