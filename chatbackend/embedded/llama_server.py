@@ -253,8 +253,10 @@ def check_port(host: str, port: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             return int(probe.getsockname()[1])
-    except (OSError, OverflowError) as error:
-        raise CannotStart(f"cannot listen on {host}:{port}: {error}") from error
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    except OverflowError as error:
+        raise CannotStart(f"cannot listen on {host}:{port}: a port is a number below 65536") from error
 
 
 def start(settings: dict[str, Any]) -> Any:

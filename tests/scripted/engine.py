@@ -1,0 +1,390 @@
+"""The slots, and the one loop that serves them all: batches, prefix caches, deferral, cancellation.
+
+As in llama-server one batch is decoded at a time for all slots, and tasks are looked at only between two batches: a
+cancel, a slot action or a new request waits for the running one, and a long prefill holds its neighbours up by one
+batch at a time. Times are the event loop's.
+"""
+
+import asyncio
+import itertools
+import json
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.scripted.script import Answer, Script
+from tests.scripted.tokens import IM_END, common_prefix
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The slot has started on it: headers go out now."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class Token:
+    piece: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    reason: str  # stop | length
+
+
+@dataclass(frozen=True)
+class Refused:
+    """It never ran: an answer with this status and error object."""
+
+    status: int
+    error: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """It stopped without having finished: cancelled, or told so by its script; with an error event or without."""
+
+    error: str = ""
+
+
+Event = Begun | Progress | Token | Finished | Refused | Ended
+
+
+@dataclass(eq=False)
+class Generation:
+    """One completion on its way through a slot."""
+
+    id_slot: int  # -1: any
+    prompt: list[str]
+    answer: Answer
+    script: Script
+    said: int = 0  # tokens of the answer that stand in the prompt already (continuation)
+    max_tokens: int | None = None
+    cache_prompt: bool = True
+    ignore_eos: bool = False
+    params: dict[str, object] = field(default_factory=dict)
+    events: deque[Event] = field(default_factory=deque)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)  # rung for every event, and by whoever wants it to stop
+    id_task: int = -1
+    cached: int = 0
+    processed: int = 0  # tokens of the prompt evaluated so far
+    generated: list[str] = field(default_factory=list)
+    started: float = 0.0
+    first_token: float = 0.0
+    due: float = 0.0  # when the next token may come
+    on_start: Callable[[int], None] = lambda slot: None
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+        self.bell.set()
+
+    @property
+    def prefilling(self) -> bool:
+        return self.cached + self.processed < len(self.prompt)
+
+
+@dataclass(eq=False)
+class SlotAction:
+    slot: int
+    act: Callable[["Slot"], dict[str, object]]
+    done: "asyncio.Future[dict[str, object]]"
+
+
+@dataclass(eq=False)
+class Cancel:
+    generation: Generation
+
+
+Task = Generation | SlotAction | Cancel
+
+
+@dataclass(eq=False)
+class Slot:
+    id: int
+    tokens: list[str] = field(default_factory=list)
+    running: Generation | None = None
+    last: Generation | None = None
+    last_used: float = -1.0
+
+    def shown(self, n_ctx: int) -> dict[str, object]:
+        """This slot as GET /slots shows it: a slot that never ran, even if restored, shows no numbers."""
+        shown: dict[str, object] = {
+            "id": self.id, "n_ctx": n_ctx, "speculative": False, "is_processing": self.running is not None,
+        }  # fmt: skip
+        if self.last is None:
+            return shown
+        run = self.running
+        decoded = len(run.generated) if run else 0
+        has_next = run is not None and not run.prefilling
+        return shown | {
+            "id_task": self.last.id_task,
+            "n_prompt_tokens": len(self.tokens),
+            "n_prompt_tokens_processed": run.processed if run else 0,
+            "n_prompt_tokens_cache": run.cached if run else 0,
+            "params": self.last.params,
+            "next_token": [
+                {"has_next_token": has_next, "has_new_line": False, "n_remain": -1, "n_decoded": decoded},
+            ],
+        }
+
+
+class Engine:
+    """`slots` slots of `n_ctx` tokens, decoded `batch` prompt tokens at a time. Rates are tokens per second."""
+
+    def __init__(self, *, slots: int, n_ctx: int, batch: int, prefill_rate: float, rate: float) -> None:
+        self.n_ctx, self.batch, self.prefill_rate, self.rate = n_ctx, batch, prefill_rate, rate
+        self.slots = [Slot(number) for number in range(slots)]
+        self.deferred: deque[Generation | SlotAction] = deque()
+        self.on_deferred: Callable[[int], None] = lambda count: None
+        self.totals = {"prompt": 0, "cached": 0, "predicted": 0, "decodes": 0}
+        self._tasks: deque[Task] = deque()
+        self._bell = asyncio.Event()
+        self._numbers = itertools.count()
+
+    # What the routes may do
+
+    def post(self, task: Task) -> None:
+        """Hand in a task; nothing is ever refused here, it waits as long as it must."""
+        if isinstance(task, Generation):
+            task.id_task = next(self._numbers)
+        else:
+            next(self._numbers)
+        self._tasks.append(task)
+        self._bell.set()
+
+    async def act(self, slot: int, act: Callable[[Slot], dict[str, object]]) -> dict[str, object]:
+        done: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
+        self.post(SlotAction(slot % len(self.slots), act, done))
+        return await done
+
+    @property
+    def processing(self) -> int:
+        return sum(slot.running is not None for slot in self.slots)
+
+    # The loop
+
+    async def run(self) -> None:
+        while True:
+            self._bell.clear()
+            while self._tasks:
+                self._take(self._tasks.popleft())
+            prefills, decodes, wait = self._plan()
+            if not prefills and not decodes:
+                await self._idle(wait)
+                continue
+            # A running decode cannot be interrupted, whatever is asked meanwhile.
+            await asyncio.sleep(sum(count / self._prefill_rate(slot) for slot, count in prefills))
+            self._decode(prefills, decodes)
+
+    async def _idle(self, seconds: float) -> None:
+        timeout = None if math.isinf(seconds) else max(seconds, 0)
+        try:
+            await asyncio.wait_for(self._bell.wait(), timeout)
+        except TimeoutError:
+            return
+
+    def _plan(self) -> tuple[list[tuple[Slot, int]], list[Slot], float]:
+        """The next batch: prompt tokens by slot, slots whose next token is due, and how long until one will be."""
+        room, now = self.batch, asyncio.get_running_loop().time()
+        prefills: list[tuple[Slot, int]] = []
+        decodes: list[Slot] = []
+        wait = math.inf
+        for slot in self.slots:
+            run = slot.running
+            if run is None:
+                continue
+            if run.prefilling:
+                count = min(room, len(run.prompt) - len(slot.tokens))
+                room -= count
+                prefills += [(slot, count)] if count else []
+            elif run.due <= now:
+                decodes.append(slot)
+            else:
+                wait = min(wait, run.due - now)
+        return prefills, decodes, wait
+
+    def _prefill_rate(self, slot: Slot) -> float:
+        assert slot.running is not None
+        return slot.running.script.prefill or self.prefill_rate
+
+    def _decode(self, prefills: list[tuple[Slot, int]], decodes: list[Slot]) -> None:
+        self.totals["decodes"] += 1
+        for slot, count in prefills:
+            self._prefill(slot, count)
+        for slot in decodes:
+            run = slot.running
+            if run is not None:
+                slot.tokens.append(run.generated[-1])
+                self._sample(slot, run)
+
+    def _prefill(self, slot: Slot, count: int) -> None:
+        run = slot.running
+        if run is None:
+            return
+        start = len(slot.tokens)
+        slot.tokens += run.prompt[start : start + count]
+        run.processed += count
+        self.totals["prompt"] += count
+        run.tell(self._progress(run))
+        if not run.prefilling:
+            run.first_token = run.due = asyncio.get_running_loop().time()
+            self._sample(slot, run)
+
+    def _progress(self, run: Generation) -> Progress:
+        taken = int((asyncio.get_running_loop().time() - run.started) * 1000)
+        return Progress(len(run.prompt), run.cached, run.cached + run.processed, taken)
+
+    def _sample(self, slot: Slot, run: Generation) -> None:
+        """The next token, by the script; the sampled token itself enters the cache with the next decode only."""
+        script, position = run.script, len(run.generated)
+        if script.fault in ("hang", "wedge") and position >= script.after:
+            run.due = math.inf
+            return
+        if script.fault in ("error", "end") and position >= script.after:
+            self._release(slot, Ended("the script says so" if script.fault == "error" else ""))
+            return
+        piece = run.answer.token(run.said + position, ignore_eos=run.ignore_eos)
+        run.generated.append(piece)
+        self.totals["predicted"] += 1
+        run.tell(Token(piece))
+        run.due += 1 / (script.rate or self.rate)
+        full = len(run.prompt) + len(run.generated) >= self.n_ctx
+        limit = math.inf if run.max_tokens is None else max(1, run.max_tokens)  # 0 generates one, as in llama-server
+        if piece == IM_END:
+            self._release(slot, Finished("stop"))
+        elif full or len(run.generated) >= limit:
+            self._release(slot, Finished("length"))
+
+    # Tasks
+
+    def _take(self, task: Task) -> None:
+        if isinstance(task, Cancel):
+            self._cancel(task.generation)
+        elif isinstance(task, SlotAction):
+            self._act(task)
+        elif (slot := self._slot_for(task)) is None:
+            self._defer(task)
+        else:
+            self._launch(slot, task)
+
+    def _defer(self, task: Generation | SlotAction) -> None:
+        self.deferred.append(task)
+        self.on_deferred(len(self.deferred))
+
+    def _act(self, action: SlotAction) -> None:
+        slot = self.slots[action.slot]
+        if slot.running is not None:
+            self._defer(action)
+        elif not action.done.cancelled():
+            # Unlike a generation's end this wakes nobody who waits: llama-server's lost wake-up (facts, BUG B).
+            action.done.set_result(action.act(slot))
+
+    def _slot_for(self, task: Generation) -> Slot | None:
+        if task.id_slot != -1:
+            slot = self.slots[task.id_slot % len(self.slots)]
+            return None if slot.running else slot
+        idle = [slot for slot in self.slots if slot.running is None]
+        return min(idle, key=lambda slot: (slot.last_used, -slot.id), default=None)
+
+    def _launch(self, slot: Slot, task: Generation) -> None:
+        task.on_start(slot.id)
+        slot.running = slot.last = task
+        task.started = asyncio.get_running_loop().time()
+        if len(task.prompt) >= self.n_ctx:
+            self._release(slot, Refused(400, self._overflow(len(task.prompt))))
+            return
+        kept = common_prefix(slot.tokens, task.prompt) if task.cache_prompt else 0
+        # At least one token is always evaluated again: there is nothing to sample from otherwise.
+        task.cached = min(kept, len(task.prompt) - 1)
+        self.totals["cached"] += task.cached
+        del slot.tokens[task.cached :]
+        task.tell(Begun())
+        task.tell(self._progress(task))
+
+    def _overflow(self, tokens: int) -> dict[str, object]:
+        return {
+            "code": 400,
+            "message": f"request ({tokens} tokens) exceeds the available context size ({self.n_ctx} tokens), "
+            "try increasing it",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": tokens,
+            "n_ctx": self.n_ctx,
+        }
+
+    def _cancel(self, generation: Generation) -> None:
+        if generation in self.deferred:
+            self.deferred.remove(generation)
+            generation.tell(Ended())
+            return
+        for slot in self.slots:
+            if slot.running is generation and generation.script.fault != "wedge":
+                self._release(slot, Ended())
+
+    def _release(self, slot: Slot, event: Event) -> None:
+        run = slot.running
+        assert run is not None
+        slot.running = None
+        slot.last_used = asyncio.get_running_loop().time()
+        run.tell(event)
+        self._wake_one(slot.id)
+
+    def _wake_one(self, id_slot: int) -> None:
+        """Exactly one deferred task moves on: one pinned to this slot if there is any, else the oldest."""
+        if not self.deferred:
+            return
+        pinned = (task for task in self.deferred if isinstance(task, Generation) and task.id_slot == id_slot)
+        task = next(pinned, self.deferred[0])
+        self.deferred.remove(task)
+        self._tasks.appendleft(task)
+
+
+# Slot actions
+
+
+def erase(slot: Slot) -> dict[str, object]:
+    held = len(slot.tokens)
+    slot.tokens = []
+    return {"id_slot": slot.id, "n_erased": held}
+
+
+def saving(path: Path) -> Callable[[Slot], dict[str, object]]:
+    def save(slot: Slot) -> dict[str, object]:
+        written = path.write_text(json.dumps(slot.tokens), encoding="utf-8", errors="surrogatepass")
+        return {
+            "id_slot": slot.id, "filename": path.name, "n_saved": len(slot.tokens), "n_written": written,
+            "timings": {"save_ms": 0.1},
+        }  # fmt: skip
+
+    return save
+
+
+def restoring(path: Path, n_ctx: int) -> Callable[[Slot], dict[str, object]]:
+    """Whatever goes wrong, the slot is empty afterwards and the answer holds an "error" (as in llama-server)."""
+
+    def restore(slot: Slot) -> dict[str, object]:
+        slot.tokens = []
+        try:
+            content = path.read_bytes()
+            held = json.loads(content)
+            readable = isinstance(held, list) and len(held) <= n_ctx
+        except (OSError, ValueError):
+            readable = False
+        if not readable:
+            sentence = "No available space in KV cache or invalid slot save file"
+            return {"error": f"Unable to restore slot: {sentence}"}
+        slot.tokens = held
+        return {
+            "id_slot": slot.id, "filename": path.name, "n_restored": len(held), "n_read": len(content),
+            "timings": {"restore_ms": 0.1},
+        }  # fmt: skip
+
+    return restore

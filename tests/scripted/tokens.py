@@ -1,0 +1,73 @@
+"""A tokenizer small enough to predict by hand, and the ChatML template of the real test model.
+
+A token is a control token, up to eight word characters with the space before them, or one other character. Reading
+is greedy from the left, so text cut between two tokens is read as the same tokens again: an answer sent back as
+history hits the cache exactly as far as it was generated.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+THINK, END_THINK = "<think>", "</think>"
+CONTROL = (IM_START, IM_END, THINK, END_THINK)
+_TOKEN = re.compile("|".join(map(re.escape, CONTROL)) + r"| ?\w{1,8}|.", re.DOTALL)
+DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+
+def split(text: str) -> list[str]:
+    """The tokens of a text, as their pieces; joined they are the text."""
+    return _TOKEN.findall(text)
+
+
+class Vocabulary:
+    """Numbers for pieces, given out as they are first seen (control tokens have fixed ones, as in the real model)."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = ["<|endoftext|>", *CONTROL]
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        return [self._id(piece) for piece in pieces]
+
+    def _id(self, piece: str) -> int:
+        if piece not in self._ids:
+            self._ids[piece] = len(self._pieces)
+            self._pieces.append(piece)
+        return self._ids[piece]
+
+    def text(self, ids: Iterable[int]) -> str:
+        return "".join(self._pieces[number] for number in ids if 0 <= number < len(self._pieces))
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """A message's text. Raises ValueError with llama-server's sentence when it has none it can read."""
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content)
+    raise ValueError("Expected 'content' to be a string or an array")
+
+
+def _said(role: str, text: str) -> str:
+    return f"{IM_START}{role}\n{text}{IM_END}\n"
+
+
+def render(messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True) -> str:
+    """The conversation in ChatML, with the model's own system prompt where the conversation brings none."""
+    opening = "" if messages and messages[0].get("role") == "system" else _said("system", DEFAULT_SYSTEM)
+    said = "".join(_said(str(message.get("role", "user")), text_of(message)) for message in messages)
+    return opening + said + (f"{IM_START}assistant\n" if generation_prompt else "")
+
+
+def common_prefix(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many tokens two sequences share from their start."""
+    length = min(len(first), len(second))
+    for position in range(length):
+        if first[position] != second[position]:
+            return position
+    return length
