@@ -79,7 +79,7 @@ AUTH_USER_MODEL = "accounts.User"
 DATABASE_POOL = environment.whole("DATABASE_POOL", 12, 4, 500)
 DATABASES = {
     "default": {
-        **env.db_url("DATABASE_URL", default=f"postgres://chat@/chat?host={SOCKET_DIR}"),
+        **environment.database(SOCKET_DIR),
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": 0,
     }
@@ -88,7 +88,7 @@ DATABASES["default"].setdefault("OPTIONS", {}).update(
     pool={"min_size": 1, "max_size": DATABASE_POOL, "timeout": 3}, connect_timeout=3
 )
 
-REDIS_URL = environment.redis_url(STATE_DIR, SOCKET_DIR)
+REDIS_URL = environment.redis_url(SOCKET_DIR)
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
 }
@@ -101,3 +101,12 @@ LEASE_IDLE_TTL = environment.seconds("LEASE_IDLE_TTL", 600)
 LEASE_REAP_GRACE = environment.seconds("LEASE_REAP_GRACE", 10)
 LLAMA_SERVERS = environment.words("LLAMA_SERVERS")
 LLAMA_SILENCE = environment.seconds("LLAMA_SILENCE", 120)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "DEBUG" if DEBUG else "INFO"},
+    "loggers": {"django": {"handlers": [], "level": "INFO", "propagate": True}},
+}

@@ -25,7 +25,7 @@ from conversations import errors, history, text
 from conversations.models import Conversation, Generation, Message, Waiting
 from slots import leases
 from slots.leases import Grant
-from slots.models import PastLease, Slot
+from slots.models import PastLease, Server, Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
@@ -41,9 +41,14 @@ SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM fol
 FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
 
 _SO_FAR = """
-SELECT coalesce(max(seq), 0), coalesce(sum(tokens), 0),
-       coalesce((array_agg(stream_bytes ORDER BY seq DESC) FILTER (WHERE stream_id = %(stream)s))[1], 0)
-FROM conversations_chunk WHERE generation_id = %(generation)s"""
+SELECT coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
+       coalesce(sum(k.tokens) FILTER (WHERE k.stream_id = %(stream)s), 0),
+       coalesce(max(k.stream_bytes) FILTER (WHERE k.stream_id = %(stream)s), 0),
+       length(m.text) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 0), 0),
+       length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0)
+FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
+LEFT JOIN conversations_chunk k ON k.generation_id = g.id
+WHERE g.id = %(generation)s GROUP BY m.id"""
 
 
 class Gone(Exception):
@@ -70,7 +75,10 @@ class Claim:
     attempt: int
     seq: int  # of the last committed chunk
     tokens: int  # model tokens of the answer so far, as near as streams tell
+    stream_tokens: int  # those of `grant.stream_id`
     stream_bytes: int  # of `grant.stream_id`, consumed
+    text_length: int  # code points of the message so far
+    reasoning_length: int
     queue_ms: int
     replay_cause: str | None
 
@@ -127,13 +135,13 @@ def cancel(owner: int, generation: uuid.UUID) -> Generation:
     return found
 
 
-def claim(worker: uuid.UUID, servers: Sequence[int], models: Sequence[str]) -> Claim | None:
+def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     """Start the first waiting generation that a slot of `servers` can be had for; None when there is none."""
     with transaction.atomic():
         _lock_queue()
         full: set[str] = set()
-        waiting = Waiting.objects.filter(Q(model="") | Q(model__in=models)).order_by("place")[:HEADS]
-        for head in waiting:
+        served = Server.objects.filter(pk__in=servers).values("model")
+        for head in Waiting.objects.filter(Q(model="") | Q(model__in=served)).order_by("place")[:HEADS]:
             if head.model not in full:
                 try:
                     return _start(head, worker, servers)
@@ -188,11 +196,12 @@ def requeue(held: Claim, refund: bool) -> None:
         wake()
 
 
-def another_attempt(held: Claim) -> Grant:
-    """Count and announce another request under the same lease. Raises LeaseLost."""
+def another_attempt(held: Claim) -> Claim:
+    """Count and announce another request under the same lease, from what is stored by now. Raises LeaseLost, Gone."""
     with leases.fenced(held.grant):
-        _cas(held.generation, held.grant.fence).update(attempt=F("attempt") + 1)
-        return leases.announce(held.grant)
+        if not _cas(held.generation, held.grant.fence).update(attempt=F("attempt") + 1):
+            raise Gone(f"generation={held.generation} fence={held.grant.fence}")
+        return _claimed(leases.announce(held.grant), held.generation)
 
 
 def finish(held: Claim, ending: Ending) -> int:
@@ -312,7 +321,7 @@ def _claimed(grant: Grant, generation: uuid.UUID) -> Claim:
     row = Generation.objects.get(pk=generation)
     with connection.cursor() as cursor:
         cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
-        seq, tokens, stream_bytes = cursor.fetchone()
+        seq, tokens, stream_tokens, stream_bytes, text_length, reasoning_length = cursor.fetchone()
     waited = row.started_at - row.queued_at if row.started_at else None
     return Claim(
         grant=grant,
@@ -322,7 +331,10 @@ def _claimed(grant: Grant, generation: uuid.UUID) -> Claim:
         attempt=row.attempt,
         seq=seq,
         tokens=tokens,
+        stream_tokens=stream_tokens,
         stream_bytes=stream_bytes,
+        text_length=text_length,
+        reasoning_length=reasoning_length,
         queue_ms=round(waited.total_seconds() * 1000) if waited else 0,
         replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row),
     )

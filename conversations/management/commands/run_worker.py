@@ -1,0 +1,38 @@
+import logging
+import os
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from conversations.worker.process import Worker
+
+logger = logging.getLogger(__name__)
+
+ENDINGS = (signal.SIGTERM, signal.SIGINT)
+LOOK_SECONDS = 1.0
+
+
+class Command(BaseCommand):
+    help = "Answer queued messages: hold leases, talk to llama-servers, store and publish text. Any number may run."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # Waited for, not handled: a handler runs inside whatever lock the main thread holds at that moment.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+        threading.excepthook = _end_process
+        worker = Worker()
+        work = threading.Thread(target=worker.run, name="dispatcher")
+        work.start()
+        while work.is_alive() and signal.sigtimedwait(ENDINGS, LOOK_SECONDS) is None:
+            pass
+        worker.stop()
+        work.join()
+
+
+def _end_process(args: threading.ExceptHookArgs) -> None:
+    """A worker without one of its service threads would hold leases and do nothing: better none, and others go on."""
+    name = args.thread.name if args.thread else "?"
+    logger.critical("thread %s failed", name, exc_info=args.exc_value)
+    if not name.startswith("generation-"):
+        os._exit(1)

@@ -1,0 +1,15 @@
+"""The worker: takes queued generations, holds their leases, talks to llama-servers, stores text, publishes events.
+
+Threads of one process, and what each may wait for:
+
+- dispatcher (main): claims, takes over, rescues; waits for NOTIFY or half a second, never for a server.
+- one per running generation: waits for its llama-server.
+- writer: one statement for the new text of all generations, back to back; waits for Postgres alone.
+- renewal: the heartbeat of all leases, on its own connection.
+- watch: looks at servers, reaps, confirms stops.
+- listener: turns NOTIFY into a wake-up. publisher: sends events; drops them while the channel layer is away.
+
+Any number of workers may run; any may die or be paused at any moment. Nothing is shown that is not committed. When
+Postgres is away text is kept in memory (a context's worth at most), nothing new is sent, nothing published; leases that
+expire meanwhile are gone on with, unless somebody else took them over.
+"""

@@ -1,0 +1,71 @@
+"""One worker process: its threads, from start to a good end."""
+
+import logging
+import threading
+import uuid
+
+from conversations import events
+from conversations.turns import Claim
+from conversations.worker.dispatcher import Dispatcher
+from conversations.worker.listener import Listener
+from conversations.worker.running import Run
+from conversations.worker.storage import AWAY, persist
+from conversations.worker.writer import Writer
+from slots import leases, servers
+from slots.renewal import Renewal
+from slots.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """`run` works until `stop`; then what runs is offered to the next worker, which goes on with the same streams."""
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4()
+        self._watch = Watch()
+        self._renewal = Renewal()
+        self._writer = Writer()
+        self._dispatcher = Dispatcher(self.name, self._watch, self._start)
+        self._listener = Listener(self._hint)
+        self._runs: list[Run] = []
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        persist(servers.register)
+        for thread in (self._watch, self._renewal, self._writer, self._listener):
+            thread.start()
+        logger.info("worker=%s takes generations", self.name)
+        self._dispatcher.run()
+        self._hand_over()
+
+    def stop(self) -> None:
+        """May be called from a signal handler."""
+        self._dispatcher.stop()
+
+    def _start(self, claim: Claim) -> None:
+        run = Run(claim, self._watch, self._renewal, self._writer)
+        with self._lock:
+            self._runs = [other for other in self._runs if other.thread.is_alive()] + [run]
+            run.thread.start()
+
+    def _hint(self) -> None:
+        self._dispatcher.wake()
+        self._writer.ask()
+
+    def _hand_over(self) -> None:
+        held = [one.grant for one in self._renewal.held()]
+        self._renewal.stop()
+        self._watch.stop()
+        self._listener.stop()
+        with self._lock:
+            for run in self._runs:
+                run.abandon()
+            for run in self._runs:
+                run.thread.join(timeout=2)
+        try:
+            leases.offer(held)
+        except AWAY as error:
+            logger.warning("what ran here goes on when its leases expire: %s", error)
+        events.flush(2.0)
+        logger.info("worker=%s ended, %s generations offered to the next", self.name, len(held))
