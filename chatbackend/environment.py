@@ -5,10 +5,12 @@ import os
 import secrets
 import socket
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+
+from chatbackend.embedded.paths import postgres_url, valkey_url
 
 env = environ.Env()
 
@@ -59,13 +61,23 @@ def state_dir(base: Path) -> Path:
     return Path("/var/lib/chatbackend") if os.geteuid() == 0 else base / ".state"
 
 
+def make_state_dir(state: Path) -> None:
+    """Make STATE_DIR unless it is there. Raises OSError.
+
+    Root's must let Postgres's own account through, whatever the umask; everything in it is closed by itself.
+    """
+    if not state.is_dir():
+        state.mkdir(parents=True, exist_ok=True)
+        state.chmod(0o711 if os.geteuid() == 0 else 0o700)
+
+
 def secret_key(state: Path) -> str:
     """SECRET_KEY, else the one kept in STATE_DIR, made on first use and readable by its owner only."""
     if named := os.environ.get("SECRET_KEY", "").strip():
         return named
     path = state / "secret_key"
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        make_state_dir(state)
         _write_once(path, secrets.token_urlsafe(50))
         key = path.read_text().strip()
     except OSError as error:
@@ -119,9 +131,21 @@ def hosts(host: str) -> list[str]:
     return [*names, *filter(None, (None if everywhere else host, lan_address(), own, f"{own}.local"))]
 
 
-def redis_url(state: Path, sockets: Path) -> str:
+def database(sockets: Path) -> dict[str, Any]:
+    """Django's settings for DATABASE_URL, else for the embedded Postgres."""
+    url = os.environ.get("DATABASE_URL", "").strip() or postgres_url(sockets)
+    try:
+        config: dict[str, Any] = environ.Env.db_url_config(url)
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        config = {}
+    if config.get("ENGINE") != "django.db.backends.postgresql":
+        raise ImproperlyConfigured("DATABASE_URL must be like postgres://user:password@host:5432/name.")
+    return config
+
+
+def redis_url(sockets: Path) -> str:
     """REDIS_URL, else the embedded Valkey's socket."""
-    url = os.environ.get("REDIS_URL", "").strip() or f"unix://{sockets / 'valkey.sock'}"
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-        raise ImproperlyConfigured(f"REDIS_URL must begin with redis://, rediss:// or unix://, not {url!r}.")
+    url = os.environ.get("REDIS_URL", "").strip() or valkey_url(sockets)
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ImproperlyConfigured("REDIS_URL must begin with redis://, rediss:// or unix://.")
     return url

@@ -22,6 +22,7 @@ from chatbackend.embedded.address import addresses, answers_http
 from chatbackend.embedded.first_admin import ensure_first_admin
 from chatbackend.embedded.part_log import say
 from chatbackend.embedded.parts import CannotStart, Part
+from chatbackend.embedded.paths import postgres_url, valkey_url
 from chatbackend.embedded.supervisor import Supervisor, run_to_end
 
 
@@ -100,11 +101,11 @@ class OneMachine:
             await self.supervisor.start(postgres.part(cluster, self._lock("postgres"), self.connections))
             await asyncio.to_thread(postgres.create_database, cluster)
             self.environ = postgres.child_environment(self.environ)
-            self.environ["DATABASE_URL"] = postgres.url(self.sockets)
+            self.environ["DATABASE_URL"] = postgres_url(self.sockets)
         if not self.environ.get("REDIS_URL", "").strip():
             self.sockets.mkdir(mode=0o700, exist_ok=True)
             await self.supervisor.start(valkey.part(self.sockets, self._lock("valkey")))
-            self.environ["REDIS_URL"] = f"unix://{self.sockets / 'valkey.sock'}"
+            self.environ["REDIS_URL"] = valkey_url(self.sockets)
 
     async def _first_admin(self) -> None:
         name = self.environ.get("ADMIN_USERNAME", "").strip() or "admin"
@@ -172,8 +173,6 @@ class OneMachine:
 
 def check_database() -> None:
     """Raises CannotStart unless the Postgres of DATABASE_URL answers."""
-    if connection.vendor != "postgresql":
-        raise CannotStart("DATABASE_URL must name a Postgres: postgres://user:password@host:5432/name")
     given = connection.settings_dict
     try:
         psycopg.connect(**connection.get_connection_params()).close()

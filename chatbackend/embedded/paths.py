@@ -1,9 +1,9 @@
-"""Where the embedded parts keep their things under STATE_DIR."""
+"""Where the embedded parts keep their things under STATE_DIR, and the addresses that follow from it."""
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 # sun_path holds 108 bytes with its closing NUL (unix(7)); the longest name we put in the folder is Postgres's lock.
 SOCKET_PATH_LIMIT = 107
@@ -16,4 +16,15 @@ def socket_dir(state: Path) -> Path:
     if len(os.fsencode(wanted / LONGEST_SOCKET_NAME)) <= SOCKET_PATH_LIMIT:
         return wanted
     name = hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"chatbackend-{os.geteuid()}-{name}"
+    # Not TMPDIR: it may be long itself, and may differ between `up` and a `manage.py` in another terminal.
+    return Path("/tmp") / f"chatbackend-{os.geteuid()}-{name}"  # noqa: S108
+
+
+def postgres_url(sockets: Path) -> str:
+    """The DATABASE_URL of the embedded Postgres. The port is said because PGPORT would change it otherwise."""
+    return f"postgres://chat@:5432/chat?host={quote(str(sockets))}"
+
+
+def valkey_url(sockets: Path) -> str:
+    """The REDIS_URL of the embedded Valkey."""
+    return f"unix://{quote(str(sockets / 'valkey.sock'))}"

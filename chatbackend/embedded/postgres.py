@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import psycopg
 
@@ -87,11 +86,6 @@ def part(cluster: Cluster, lock: Path, connections: int) -> Part:
         stop_signal=signal.SIGINT,  # fast shutdown: ends sessions instead of waiting for them
         stop_within=60.0,
     )
-
-
-def url(sockets: Path) -> str:
-    """The DATABASE_URL of the embedded Postgres."""
-    return f"postgres://{USER}@:5432/{DATABASE}?host={quote(str(sockets), safe='/')}"
 
 
 def create_database(cluster: Cluster) -> None:

@@ -41,6 +41,7 @@ class Command(BaseCommand):
         os.umask(0o077)  # what the parts write is their owner's alone unless said otherwise
         wish = wished_llama()
         state = settings.STATE_DIR
+        environment.make_state_dir(state)
         with sole_use(state), closing(listen(settings.HOST, settings.PORT)) as listener:
             open_log(state / "log")
             machine = OneMachine(
