@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -193,46 +192,3 @@ def fake_llama() -> Iterator[FakeLlama]:
     """A fresh scripted server of 4 slots of 2,048 tokens, in this process."""
     with FakeLlama() as server:
         yield server
-
-
-@dataclass
-class Answer:
-    """A chat answer as it came over the wire."""
-
-    events: list[dict[str, Any]]
-    done: bool  # whether [DONE] came
-
-    @classmethod
-    def read(cls, lines: Iterator[bytes]) -> "Answer":
-        payloads = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
-        done = payloads[-1:] == [b"[DONE]"]
-        return cls([json.loads(payload) for payload in payloads if payload != b"[DONE]"], done)
-
-    @property
-    def progress(self) -> list[dict[str, int]]:
-        return [event["prompt_progress"] for event in self.events if "prompt_progress" in event]
-
-    @property
-    def deltas(self) -> list[dict[str, Any]]:
-        return [event["choices"][0]["delta"] for event in self.events if event.get("choices")]
-
-    @property
-    def text(self) -> str:
-        return "".join(delta.get("content") or "" for delta in self.deltas)
-
-    @property
-    def finish(self) -> str | None:
-        reasons = [event["choices"][0]["finish_reason"] for event in self.events if event.get("choices")]
-        return reasons[-1] if reasons else None
-
-    @property
-    def usage(self) -> dict[str, Any]:
-        return next(event["usage"] for event in reversed(self.events) if event.get("usage"))
-
-    @property
-    def timings(self) -> dict[str, Any]:
-        return next(event["timings"] for event in reversed(self.events) if event.get("timings"))
-
-    @property
-    def cache_n(self) -> int:
-        return int(self.timings["cache_n"])

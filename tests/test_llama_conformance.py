@@ -1,150 +1,22 @@
-"""One suite for the scripted and the real llama-server: what the product relies on is so on both.
+"""What the product relies on in slots and their caches is so on both servers.
 
-Shapes and how numbers relate are compared, not the words and not the times. Every test makes its own prompts, so
-what an earlier one left in a slot shows at most as the common start of the template.
+One suite for the scripted and the real llama-server. Shapes and how numbers relate are compared, not the words and
+not the times. Every test makes its own prompts, so what an earlier one left in a slot shows at most as the common
+start of the template.
 """
 
-import secrets
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+import itertools
 
 import pytest
 import requests
 
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
-from tests.llama import API_KEY, Answer, fake_llama_process, real_llama_server
+from tests.llama import API_KEY, real_llama_server
+from tests.llama_both import CONTEXT, ONGOING, SLOTS, bare, server
+from tests.llama_client import SYSTEM, Answer, Server, assistant, in_background, new_id, user, words
 
-SLOTS, CONTEXT = 2, 512
-SYSTEM = {"role": "system", "content": "Be brief."}
-BOTH = ["scripted", pytest.param("real", marks=pytest.mark.llama)]
-ONGOING = {"max_tokens": 300, "ignore_eos": True}  # long enough to be still running when looked at
-
-
-class Running(Protocol):
-    @property
-    def url(self) -> str: ...
-
-
-@dataclass
-class Server:
-    """A server under test, and the few calls the tests make."""
-
-    url: str
-    slot_files: Path | None = None
-    headers: dict[str, str] = field(default_factory=lambda: {"Authorization": f"Bearer {API_KEY}"})
-
-    def get(self, path: str, **options: Any) -> requests.Response:
-        return requests.get(self.url + path, headers=self.headers, timeout=30, **options)
-
-    def post(self, path: str, body: object = None) -> requests.Response:
-        return requests.post(self.url + path, headers=self.headers, timeout=30, json=body)
-
-    def open(
-        self, said: str | list[dict[str, str]], *, stream_id: str | None = None, timeout: float = 60, **body: Any
-    ) -> requests.Response:
-        """A streaming chat request once its headers are in; the caller reads or closes it."""
-        messages = [SYSTEM, *([{"role": "user", "content": said}] if isinstance(said, str) else said)]
-        asked = {"messages": messages, "max_tokens": 4, "temperature": 0, "stream": True, "return_progress": True}
-        extra = {"X-Conversation-Id": stream_id} if stream_id else {}
-        return requests.post(
-            f"{self.url}/v1/chat/completions",
-            json={**asked, **body},
-            headers={**self.headers, **extra},
-            stream=True,
-            timeout=timeout,
-        )
-
-    def chat(self, said: str | list[dict[str, str]], **body: Any) -> Answer:
-        with self.open(said, **body) as response:
-            assert response.status_code == 200, response.text
-            return Answer.read(response.iter_lines(chunk_size=1))
-
-    def slot(self, number: int) -> dict[str, Any]:
-        return dict(self.get("/slots").json()[number])
-
-    def quiet(self, number: int) -> Callable[[], bool]:
-        return lambda: not self.slot(number)["is_processing"]
-
-    def metric(self, name: str) -> int:
-        lines = self.get("/metrics").text.splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith(f"llamacpp:{name} ")))
-
-    def delete_stream(self, stream_id: str) -> requests.Response:
-        url = f"{self.url}/v1/stream?conv_id={stream_id}"
-        return requests.delete(url, headers=self.headers, timeout=30)
-
-    def stream(self, stream_id: str, start: int = 0) -> requests.Response:
-        return self.get(f"/v1/stream?conv_id={stream_id}&from={start}", stream=True)
-
-    def lookup(self, *stream_ids: str) -> list[dict[str, Any]]:
-        return list(self.post("/v1/streams/lookup", {"conversation_ids": stream_ids}).json())
-
-    def action(self, slot: int | str, action: str, filename: str | None = None) -> requests.Response:
-        return self.post(f"/slots/{slot}?action={action}", {"filename": filename} if filename else {})
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two slots of 512 tokens, a key, parking on."""
-    files = tmp_path_factory.mktemp("slots")
-    started = time.monotonic()
-    with ExitStack() as stack:
-        running: Running
-        if request.param == "real":
-            running = stack.enter_context(real_llama_server(slots=SLOTS, slot_context=CONTEXT, slot_save_path=files))
-        else:
-            # A process too, so that its command line is under test; slow enough to be caught in the act.
-            running = stack.enter_context(
-                fake_llama_process(
-                    slots=SLOTS, n_ctx=CONTEXT, slot_save_path=files, api_key=API_KEY, prefill_rate=800, rate=150
-                )
-            )
-        server = Server(running.url, files)
-        yield server
-        tokens, seconds = server.metric("prompt_tokens_total"), time.monotonic() - started
-        print(f"\n{request.param}: {seconds:.1f} s, {tokens} prompt tokens evaluated")  # noqa: T201
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def bare(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """One slot of 256 tokens, without key and without parking."""
-    with ExitStack() as stack:
-        running: Running
-        if request.param == "real":
-            running = stack.enter_context(real_llama_server(slots=1, slot_context=256, api_key=None))
-        else:
-            running = stack.enter_context(FakeLlama(slots=1, n_ctx=256))
-        yield Server(running.url, headers={})
-
-
-def words(count: int) -> str:
-    """A message nobody has sent before, of about two tokens a word."""
-    return " ".join(secrets.token_hex(2) for _ in range(count))
-
-
-def new_id() -> str:
-    return secrets.token_urlsafe(12)
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
-
-
-def first_event(response: requests.Response) -> bytes:
-    """Reads up to the end of the first event."""
-    read = b""
-    while b"\n\n" not in read:
-        read += response.raw.read1(1)
-    return read
+__all__ = ["bare", "server"]
 
 
 # What it is
@@ -219,23 +91,28 @@ def test_a_slot_number_in_a_string_is_ignored(server: Server) -> None:
     assert server.slot(1)["id_task"] == before
 
 
-def test_a_request_for_a_busy_slot_gets_no_headers_until_it_starts(server: Server) -> None:
-    first_id, late = new_id(), words(2)
+def test_a_request_for_a_busy_slot_gets_no_headers_and_given_up_it_still_runs_when_its_turn_comes(
+    server: Server,
+) -> None:
+    first_id = new_id()
     with server.open(words(2), id_slot=0, stream_id=first_id, **ONGOING):
+        task = server.slot(0)["id_task"]
         with pytest.raises(requests.ReadTimeout):
-            server.open(late, id_slot=0, timeout=0.5)
-        # Giving up takes the waiting request out of the queue.
-        eventually(lambda: server.metric("requests_deferred") == 0)
-        assert server.metric("requests_processing") == 1
+            server.open(words(20), id_slot=0, timeout=0.3)
+        assert server.slot(0)["id_task"] == task
+        assert (server.metric("requests_deferred"), server.metric("requests_processing")) == (1, 1)
         server.delete_stream(first_id)
+    eventually(lambda: server.slot(0)["id_task"] != task)
     eventually(server.quiet(0))
+    # Nobody waited for it any more, so it ended with its first batch; but it has overwritten the slot.
+    assert server.metric("requests_deferred") == 0
 
 
 def test_a_waiting_request_is_counted_and_starts_when_the_slot_is_free(server: Server) -> None:
     first_id, second_id = new_id(), new_id()
     first = server.open(words(2), id_slot=0, stream_id=first_id, **ONGOING)
     with first:
-        second = _in_background(lambda: server.chat(words(2), id_slot=0, stream_id=second_id))
+        second = in_background(lambda: server.chat(words(2), id_slot=0, stream_id=second_id))
         eventually(lambda: server.metric("requests_deferred") == 1)
         assert [row["total_bytes"] for row in server.lookup(second_id)] == [0]
         server.delete_stream(first_id)
@@ -246,7 +123,7 @@ def test_a_waiting_request_is_counted_and_starts_when_the_slot_is_free(server: S
 def test_deleting_a_waiting_stream_takes_effect_when_it_starts(server: Server) -> None:
     first_id, second_id = new_id(), new_id()
     with server.open(words(2), id_slot=0, stream_id=first_id, **ONGOING):
-        second = _in_background(lambda: server.chat(words(30), id_slot=0, stream_id=second_id, **ONGOING))
+        second = in_background(lambda: server.chat(words(20), id_slot=0, stream_id=second_id, **ONGOING))
         eventually(lambda: server.metric("requests_deferred") == 1)
         before = server.slot(0)["id_task"]
         server.delete_stream(second_id)
@@ -255,15 +132,6 @@ def test_deleting_a_waiting_stream_takes_effect_when_it_starts(server: Server) -
         assert not second().done
     eventually(server.quiet(0))
     assert server.slot(0)["id_task"] != before
-
-
-def _in_background(call: Callable[[], Answer]) -> Callable[[], Answer]:
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(call)
-    pool.shutdown(wait=False)
-    return lambda: future.result(60)
 
 
 # What the cache holds
@@ -298,21 +166,22 @@ def test_a_finished_slot_shows_its_task_and_prompt_plus_completion_less_one(serv
     assert server.slot(0) == slot
 
 
-def test_a_stopped_slot_keeps_what_was_generated(server: Server) -> None:
-    asked, stream_id = [user(words(3))], new_id()
-    with server.open(asked, id_slot=0, stream_id=stream_id, **ONGOING) as response:
+def test_a_stopped_slot_keeps_what_was_generated_and_the_next_turn_reuses_it(server: Server) -> None:
+    asked, stream_id = user(words(3)), new_id()
+    with server.open([asked], id_slot=0, stream_id=stream_id, **ONGOING) as response:
         lines = response.iter_lines(chunk_size=1)
-        text = ""
-        while len(text) < 12:
-            text = Answer.read(iter([*[line for line in [next(lines)] if b"content" in line]])).text + text
+        seen = [next(line for line in lines if b'"content":"' in line) for _ in range(4)]
         server.delete_stream(stream_id)
-        rest = Answer.read(lines)
+        stopped = Answer.read(itertools.chain(seen, lines))
     eventually(server.quiet(0))
-    said = [event for event in rest.deltas if event.get("content")]
+    assert not stopped.done
+    assert stopped.finish is None
     held = server.slot(0)["n_prompt_tokens"]
-    total = server.chat(asked, id_slot=1).progress[-1]["total"]
-    assert held >= total + len(said)
-    assert held < total + 300
+    resumed = server.chat([asked, assistant(stopped.text), user(words(1))], id_slot=0)
+    # Where the text is read as other tokens than were generated, the last ones do not match.
+    prompt = server.post("/v1/chat/completions/input_tokens", {"messages": [SYSTEM, asked]}).json()["input_tokens"]
+    assert prompt < resumed.cache_n <= held
+    assert held - resumed.cache_n <= 3
 
 
 def test_the_first_progress_event_tells_the_cached_tokens_before_anything_is_evaluated(server: Server) -> None:
@@ -326,55 +195,108 @@ def test_the_first_progress_event_tells_the_cached_tokens_before_anything_is_eva
 
 
 def test_progress_comes_once_a_batch(server: Server) -> None:
-    progress = server.chat(words(40), id_slot=0, cache_prompt=False).progress
+    progress = server.chat(words(140), id_slot=0, cache_prompt=False).progress
     assert progress[0]["processed"] == 0
-    steps = [later["processed"] - sooner["processed"] for sooner, later in zip(progress, progress[1:], strict=False)]
+    steps = [later["processed"] - sooner["processed"] for sooner, later in itertools.pairwise(progress)]
     assert steps[:-1] == [64] * (len(steps) - 1)
     assert 0 < steps[-1] <= 64
 
 
-# The order of a stream
+# Save, restore, erase
 
 
-def test_a_stream_is_role_pieces_finish_with_timings_and_done(server: Server) -> None:
-    answer = server.chat(words(2), id_slot=0, max_tokens=3, ignore_eos=True, return_progress=False)
-    assert answer.done
-    assert answer.deltas[0] == {"role": "assistant", "content": None}
-    assert [set(delta) for delta in answer.deltas[1:]] == [{"content"}] * 3 + [set()]
-    assert answer.finish == "length"
-    assert [("timings" in event, "usage" in event) for event in answer.events][-1] == (True, False)
-    assert len({event["id"] for event in answer.events}) == 1
-    assert {"object", "model", "created", "choices", "system_fingerprint"} <= set(answer.events[0])
+def test_a_saved_slot_is_restored_into_another_and_reused_there(server: Server) -> None:
+    asked = user(words(8))
+    answer = server.chat([asked], id_slot=0, max_tokens=3, ignore_eos=True)
+    held = server.slot(0)["n_prompt_tokens"]
+    name = f"park-{new_id()}"
+    saved = server.action(0, "save", name).json()
+    assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (0, name, held)
+    assert saved["n_written"] > 0
+    server.chat(words(2), id_slot=1)
+    task = server.slot(1)["id_task"]
+    restored = server.action(1, "restore", name).json()
+    assert (restored["n_restored"], restored["n_read"]) == (held, saved["n_written"])
+    assert (server.slot(1)["n_prompt_tokens"], server.slot(1)["id_task"]) == (held, task)
+    total = answer.progress[-1]["total"]
+    assert total <= server.chat([asked, assistant(answer.text), user("More")], id_slot=1).cache_n <= held
 
 
-def test_with_include_usage_an_event_without_choices_follows_the_finish(server: Server) -> None:
-    answer = server.chat(words(2), id_slot=0, max_tokens=3, stream_options={"include_usage": True})
-    finish, last = answer.events[-2:]
-    assert finish["choices"][0]["finish_reason"] in ("length", "stop")
-    assert "timings" not in finish
-    assert last["choices"] == []
-    assert last["usage"]["prompt_tokens_details"]["cached_tokens"] == last["timings"]["cache_n"]
-    assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + last["usage"]["completion_tokens"]
-    assert last["timings"]["prompt_n"] + last["timings"]["cache_n"] == last["usage"]["prompt_tokens"]
+def test_an_erased_slot_holds_nothing(server: Server) -> None:
+    asked = words(3)
+    server.chat(asked, id_slot=1)
+    held = server.slot(1)["n_prompt_tokens"]
+    assert server.action(1, "erase").json() == {"id_slot": 1, "n_erased": held}
+    assert server.slot(1)["n_prompt_tokens"] == 0
+    assert server.chat(asked, id_slot=1).cache_n == 0
 
 
-def test_progress_events_come_before_the_role(server: Server) -> None:
-    answer = server.chat(words(2), id_slot=0)
-    kinds = ["prompt_progress" in event for event in answer.events]
-    assert kinds[0]
-    assert kinds == sorted(kinds, reverse=True)
-    assert all(delta == {"role": "assistant", "content": None} for delta in answer.deltas[: sum(kinds)])
+def test_slot_actions_wrap_around_too(server: Server) -> None:
+    server.chat(words(2), id_slot=1)
+    erased = server.action(99, "erase").json()
+    assert (erased["id_slot"], erased["n_erased"] > 0) == (99, True)
+    assert server.slot(1)["n_prompt_tokens"] == 0
 
 
-def test_max_tokens_zero_generates_one(server: Server) -> None:
-    answer = server.chat(words(2), id_slot=0, max_tokens=0, ignore_eos=True)
-    assert answer.timings["predicted_n"] == 1
-    assert answer.finish == "length"
+def test_a_failed_restore_empties_the_slot(server: Server) -> None:
+    server.chat(words(2), id_slot=0)
+    failed = server.action(0, "restore", f"absent-{new_id()}")
+    assert failed.status_code == 400
+    assert failed.json()["error"]["message"].startswith("Unable to restore slot")
+    assert server.slot(0)["n_prompt_tokens"] == 0
 
 
-def test_without_stream_the_answer_is_one_object(server: Server) -> None:
-    body = {"messages": [SYSTEM, user(words(2))], "max_tokens": 3, "id_slot": 0, "temperature": 0}
-    answer = server.post("/v1/chat/completions", body).json()
-    assert answer["choices"][0]["message"]["role"] == "assistant"
-    assert answer["choices"][0]["message"]["content"]
-    assert answer["usage"]["completion_tokens"] == answer["timings"]["predicted_n"]
+@pytest.mark.parametrize(
+    ("slot", "action", "filename", "sentence"),
+    [
+        ("x", "erase", None, "Invalid slot ID"),
+        ("0", "boil", None, "Invalid action"),
+        ("0", "save", "../up", "Invalid filename"),
+        ("0", "restore", "a/b", "Invalid filename"),
+    ],
+)
+def test_a_wrong_slot_action_is_refused(
+    server: Server, slot: str, action: str, filename: str | None, sentence: str
+) -> None:
+    refused = server.action(slot, action, filename)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, sentence)
+
+
+def test_without_a_save_path_no_slot_action_works_not_even_erase(bare: Server) -> None:
+    for action in ("save", "restore", "erase"):
+        refused = bare.action(0, action, "file")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (501, "not_supported_error")
+
+
+# Loading
+
+
+@pytest.mark.llama
+def test_while_the_real_model_loads_everything_is_503() -> None:
+    with real_llama_server(slots=1, wait=False) as server:
+        answers: list[requests.Response] = []
+        eventually(lambda: _asked(f"{server.url}/health", answers), 30, every=0.005)
+    loading = [answer for answer in answers if answer.status_code == 503]
+    assert loading
+    assert loading[0].json() == LOADING
+
+
+def test_while_the_scripted_model_loads_everything_is_503() -> None:
+    with FakeLlama() as server:
+        server.set(loading=True)
+        for path in ("/health", "/props", "/slots"):
+            answer = requests.get(server.url + path, timeout=5)
+            assert (answer.status_code, answer.json()) == (503, LOADING)
+        server.set(loading=False)
+        assert requests.get(f"{server.url}/health", timeout=5).ok
+
+
+LOADING = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
+
+
+def _asked(url: str, answers: list[requests.Response]) -> bool:
+    try:
+        answers.append(requests.get(url, timeout=5))
+    except requests.ConnectionError:
+        return False
+    return answers[-1].ok

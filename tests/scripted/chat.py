@@ -1,5 +1,6 @@
 """POST /v1/chat/completions: from a body to a generation in a slot, and its events to whoever reads them."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ ERRORS = {
     "503": (503, "the script says so", "unavailable_error"),
     "400": (400, "the script says so", "invalid_request_error"),
 }
+SILENCE_SECONDS = 1.0
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
@@ -126,6 +128,7 @@ class Delivery:
         self._session: Session | None = backend.streams.open(record.stream_id) if record.stream_id else None
         self._attached = True  # the client that asked still listens
         self._headers_out = False
+        self._patience: asyncio.TimerHandle | None = None
         self._sent = 0  # tokens
         self._cancelled = False
         self._outcome = "cancelled"
@@ -154,12 +157,29 @@ class Delivery:
             self._run.bell.clear()
 
     def _look_around(self) -> None:
-        """Notice a client that went, and a wish to stop. While headers are not out only the first one counts."""
-        if self._connection.gone.is_set():
+        """Notice a client that went, and a wish to stop; neither takes effect on a request that still waits."""
+        gone = self._connection.gone.is_set()
+        if not self._headers_out:
+            if gone and self._patience is None:
+                self._wait_for_silence()
+            return
+        abandoned = gone and (self._session is None or self._patience is not None)
+        if gone:
             self._attached = False
-        abandoned = not self._attached and (self._session is None or not self._headers_out)
-        stop_asked = self._session is not None and self._session.stop_asked and self._headers_out
-        if (abandoned or stop_asked) and not self._cancelled:
+        if abandoned or (self._session is not None and self._session.stop_asked):
+            self._cancel()
+
+    def _wait_for_silence(self) -> None:
+        # llama-server looks whether the client of a waiting request is still there only after a second in which
+        # nobody else got a token; beside a streaming neighbour it never does, and the request runs when its turn comes.
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._backend.engine.last_result >= SILENCE_SECONDS:
+            self._cancel()
+        else:
+            self._patience = loop.call_later(SILENCE_SECONDS, self._wait_for_silence)
+
+    def _cancel(self) -> None:
+        if not self._cancelled:
             self._cancelled = True
             self._backend.engine.post(Cancel(self._run))
 
@@ -219,6 +239,8 @@ class Delivery:
                 self._attached = False
 
     def _close(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         if self._session is not None:
             self._session.finish()
         if self._headers_out and self._attached:

@@ -111,6 +111,7 @@ Task = Generation | SlotAction | Cancel
 class Slot:
     id: int
     tokens: list[str] = field(default_factory=list)
+    queued: int = 0  # prompt tokens in the running batch: GET /slots counts them already
     running: Generation | None = None
     last: Generation | None = None
     last_used: float = -1.0
@@ -124,15 +125,14 @@ class Slot:
             return shown
         run = self.running
         decoded = len(run.generated) if run else 0
-        has_next = run is not None and not run.prefilling
         return shown | {
             "id_task": self.last.id_task,
-            "n_prompt_tokens": len(self.tokens),
+            "n_prompt_tokens": len(self.tokens) + self.queued,
             "n_prompt_tokens_processed": run.processed if run else 0,
             "n_prompt_tokens_cache": run.cached if run else 0,
             "params": self.last.params,
             "next_token": [
-                {"has_next_token": has_next, "has_new_line": False, "n_remain": -1, "n_decoded": decoded},
+                {"has_next_token": run is not None, "has_new_line": False, "n_remain": -1, "n_decoded": decoded},
             ],
         }
 
@@ -145,6 +145,7 @@ class Engine:
         self.slots = [Slot(number) for number in range(slots)]
         self.deferred: deque[Generation | SlotAction] = deque()
         self.on_deferred: Callable[[int], None] = lambda count: None
+        self.last_result = -math.inf  # when anybody last got a token or progress
         self.totals = {"prompt": 0, "cached": 0, "predicted": 0, "decodes": 0}
         self._tasks: deque[Task] = deque()
         self._bell = asyncio.Event()
@@ -181,6 +182,8 @@ class Engine:
             if not prefills and not decodes:
                 await self._idle(wait)
                 continue
+            for slot, count in prefills:
+                slot.queued = count
             # A running decode cannot be interrupted, whatever is asked meanwhile.
             await asyncio.sleep(sum(count / self._prefill_rate(slot) for slot, count in prefills))
             self._decode(prefills, decodes)
@@ -218,6 +221,7 @@ class Engine:
 
     def _decode(self, prefills: list[tuple[Slot, int]], decodes: list[Slot]) -> None:
         self.totals["decodes"] += 1
+        self.last_result = asyncio.get_running_loop().time()
         for slot, count in prefills:
             self._prefill(slot, count)
         for slot in decodes:
@@ -230,6 +234,7 @@ class Engine:
         run = slot.running
         if run is None:
             return
+        slot.queued = 0
         start = len(slot.tokens)
         slot.tokens += run.prompt[start : start + count]
         run.processed += count

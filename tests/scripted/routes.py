@@ -246,7 +246,7 @@ class Backend:
         if session is None:
             connection.error(404, "File Not Found", "not_found_error")
             return
-        offset = int(request.query.get("from", 0))
+        offset = self._offset(request)
         try:
             session.check(offset)
         except OffsetLost as error:
@@ -258,6 +258,12 @@ class Backend:
             await self._relay(session.read(offset), connection)
         finally:
             readers.discard(connection)
+
+    def _offset(self, request: Request) -> int:
+        text = request.query.get("from", "0")
+        if not re.fullmatch(r"-?\d+", text):
+            raise BadRequest("Invalid 'from' offset")
+        return int(text) % 2**64  # unsigned there: below zero is far beyond the end
 
     async def _relay(self, parts: Any, connection: Connection) -> None:
         relay = asyncio.ensure_future(self._copy(parts, connection))

@@ -8,7 +8,7 @@ RING_BYTES = 4 * 1024 * 1024
 
 
 class OffsetLost(Exception):
-    """The wanted bytes are no longer, or not yet, in the ring."""
+    """The wanted bytes are no longer in the ring."""
 
 
 class Session:
@@ -51,11 +51,14 @@ class Session:
             bell.set()
 
     def check(self, offset: int) -> None:
-        if not self.start <= offset <= self.total:
+        if offset < self.start:
             raise OffsetLost
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
-        """The bytes from `offset` on, and what follows until the end. Raises OffsetLost for a reader left behind."""
+        """The bytes from `offset` on, once they are there, until the end. Raises OffsetLost for a reader left behind.
+
+        An offset past the end of a finished stream is an empty answer, no error (as in llama-server).
+        """
         bell = asyncio.Event()
         self._readers.add(bell)
         try:
