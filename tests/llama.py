@@ -5,6 +5,7 @@
 
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -192,3 +193,12 @@ def fake_llama() -> Iterator[FakeLlama]:
     """A fresh scripted server of 4 slots of 2,048 tokens, in this process."""
     with FakeLlama() as server:
         yield server
+
+
+def stand_in_executable(folder: Path) -> Path:
+    """An executable `llama-server` in `folder`, as a person's own build would be: the wheel behind its flags."""
+    executable = folder / "llama-server"
+    command = shlex.join([sys.executable, "-m", "chatbackend.embedded.llama_server"])
+    executable.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {command} "$@"\n')
+    executable.chmod(0o755)
+    return executable

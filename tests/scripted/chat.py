@@ -125,13 +125,18 @@ class Delivery:
         self._backend, self._connection, self._run, self._record = backend, connection, run, record
         self._partial, self._streams = partial, body.get("stream") is True
         self._encoder = sse.ChatStream(run, body, backend.options.alias, partial)
-        self._session: Session | None = backend.streams.open(record.stream_id) if record.stream_id else None
+        self._session = self._open_session()
         self._attached = True  # the client that asked still listens
         self._headers_out = False
         self._patience: asyncio.TimerHandle | None = None
         self._sent = 0  # tokens
         self._cancelled = False
-        self._outcome = "cancelled"
+        self._outcome = "ended"
+
+    def _open_session(self) -> Session | None:
+        # A server from before resumable streams does not know the header either.
+        stream_id = self._record.stream_id if self._backend.behaviour.streams_route else None
+        return self._backend.streams.open(stream_id) if stream_id else None
 
     async def deliver(self) -> None:
         run, connection = self._run, self._connection
@@ -200,13 +205,13 @@ class Delivery:
         record.cache_n, record.prompt_n, record.predicted_n = run.cached, len(run.prompt), len(run.generated)
         match event:
             case Token(piece) if piece != tokens.IM_END:
-                record.text += piece
+                record.pieces.append(piece)
             case Finished(reason):
                 self._outcome = reason
             case Refused():
                 self._outcome = "refused"
-            case Ended(error) if not self._cancelled:
-                self._outcome = "error" if error else "ended"
+            case Ended(error):
+                self._outcome = "cancelled" if self._cancelled else "error" if error else "ended"
 
     async def _stream(self, event: Event) -> None:
         script = self._run.script

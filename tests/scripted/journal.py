@@ -26,7 +26,11 @@ class Record:
     prompt_n: int = 0
     cache_n: int = 0
     predicted_n: int = 0
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)  # tokens generated
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -84,7 +88,7 @@ class Journal:
 
     def as_json(self) -> dict[str, object]:
         return {
-            "requests": [asdict(record) for record in self.requests],
+            "requests": [asdict(record) | {"text": record.text} for record in self.requests],
             "calls": list(self.calls),
             "most_at_once": {str(slot): count for slot, count in self.most_at_once.items()},
             "most_deferred": self.most_deferred,
