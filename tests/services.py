@@ -1,4 +1,4 @@
-"""Pytest plugin (`-p tests.services`): a real Postgres and a real Valkey for the whole run, of this project's own parts.
+"""Pytest plugin (`-p tests.services`): a real Postgres and a real Valkey for the whole run, our own parts.
 
 Imported before Django's settings are, which read the addresses from the environment.
 """
@@ -44,7 +44,7 @@ class Service:
 
     async def _ready(self) -> None:
         async with asyncio.timeout(START_SECONDS):
-            while self.part.ready and not await self.part.ready():
+            while self.part.ready and not await self.part.ready():  # noqa: ASYNC110  another process cannot tell us
                 await asyncio.sleep(0.02)
 
     def stop(self) -> None:

@@ -1,0 +1,95 @@
+"""Things in a named state. Alice, Bob and Charlie never share anything."""
+
+import uuid
+from datetime import timedelta
+
+from django.db.models import F
+from django.db.models.functions import Now
+
+from chatbackend.accounts.models import User
+from conversations import turns
+from conversations.models import Chunk, Conversation
+from conversations.turns import Claim, Turn
+from slots import leases
+from slots.leases import Grant
+from slots.models import Server, Slot
+
+WORKER = uuid.UUID(int=1)
+OTHER_WORKER = uuid.UUID(int=2)
+PASSWORD = "correct horse battery"
+
+
+def person(name: str = "alice") -> User:
+    found = User.objects.filter(username=name).first()
+    return found or User.objects.create_user(name, password=PASSWORD)
+
+
+def conversation(owner: User | None = None, **fields: object) -> Conversation:
+    return Conversation.objects.create(owner=owner or person(), **fields)
+
+
+def sent(
+    where: Conversation | None = None, words: str = "How do steam engines work?", client_id: uuid.UUID | None = None
+) -> Turn:
+    """A message just sent to `where` (a new conversation of Alice's by default); its generation is queued."""
+    where = where or conversation()
+    return turns.send(where.owner_id, where.pk, client_id or uuid.uuid4(), words, None, to_leaf=True)
+
+
+def server(slots: int = 2, url: str = "http://llama.test:8080", model: str = "smollm2") -> Server:
+    """A ready server whose process was seen, with empty slots."""
+    made = Server.objects.create(
+        url=url, model=model, state=Server.State.READY, boot=f"<{url}>", total_slots=slots, n_ctx=2048
+    )
+    leases.empty_server(made.pk, slots)
+    return made
+
+
+def leased(on: Server, holder: uuid.UUID | None = None, worker: uuid.UUID = WORKER) -> Grant:
+    """A busy lease on one of `on`'s slots."""
+    grant = leases.acquire(holder or uuid.uuid4(), worker, [on.pk])
+    assert grant is not None
+    return grant
+
+
+def idle(on: Server, holder: uuid.UUID | None = None, kv_tokens: int = 100, kv_task: int = 7) -> Grant:
+    """A lease between two turns, its cache known."""
+    grant = leased(on, holder)
+    leases.release(grant, kv_tokens, kv_task)
+    return grant
+
+
+def running(where: Conversation | None = None, on: Server | None = None, worker: uuid.UUID = WORKER) -> Claim:
+    """A generation that `worker` has just claimed."""
+    on = on or server()
+    sent(where)
+    claimed = turns.claim(worker, [on.pk])
+    assert claimed is not None
+    return claimed
+
+
+def wrote(claim: Claim, *pieces: str, part: int = 0) -> None:
+    """Chunks of a running generation, as the writer commits them; publishes nothing."""
+    before = Chunk.objects.filter(generation=claim.generation)
+    seq = before.count()
+    start = sum(len(text) for text in before.filter(part=part).values_list("text", flat=True))
+    for piece in pieces:
+        seq += 1
+        Chunk.objects.create(
+            generation_id=claim.generation, seq=seq, part=part, start=start, text=piece, tokens=1,
+            stream_id=claim.grant.stream_id, stream_bytes=100 * seq,
+        )  # fmt: skip
+        start += len(piece)
+
+
+def age(slot: int, seconds: float) -> None:
+    """Move a slot's lease into the past by `seconds`, as if time had gone by."""
+    span = timedelta(seconds=seconds)
+    Slot.objects.filter(pk=slot).update(
+        expires_at=F("expires_at") - span, since=F("since") - span, used_at=F("used_at") - span
+    )
+
+
+def expire(slot: int, ago: float = 0.001) -> None:
+    """Let a slot's lease have run out `ago` seconds before now."""
+    Slot.objects.filter(pk=slot).update(expires_at=Now() - timedelta(seconds=ago))
