@@ -6,6 +6,7 @@ import secrets
 import socket
 from pathlib import Path
 from typing import Any
+from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -134,13 +135,25 @@ def hosts(host: str) -> list[str]:
 def database(sockets: Path) -> dict[str, Any]:
     """Django's settings for DATABASE_URL, else for the embedded Postgres."""
     url = os.environ.get("DATABASE_URL", "").strip() or postgres_url(sockets)
+    wrong = "DATABASE_URL must be like postgres://user:password@host:5432/name."
+    if not url.startswith(("postgres://", "postgresql://")):
+        raise ImproperlyConfigured(wrong)
     try:
         config: dict[str, Any] = environ.Env.db_url_config(url)
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        config = {}
-    if config.get("ENGINE") != "django.db.backends.postgresql":
-        raise ImproperlyConfigured("DATABASE_URL must be like postgres://user:password@host:5432/name.")
+    except ValueError as error:  # a port that is no number, a bracket that is not closed
+        raise ImproperlyConfigured(wrong) from error
     return config
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks(name: str) -> list[Network]:
+    """A comma-separated list of addresses and networks like 10.0.0.0/8."""
+    try:
+        return [ipaddress.ip_network(word, strict=False) for word in words(name)]
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name} must list addresses or networks like 10.0.0.0/8: {error}.") from error
 
 
 def redis_url(sockets: Path) -> str:

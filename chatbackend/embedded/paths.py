@@ -11,9 +11,12 @@ LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 
 
 def socket_dir(state: Path) -> Path:
-    """The folder for unix sockets: `STATE_DIR/run`, or a short one named after it where that path is too long."""
+    """The folder for unix sockets: `STATE_DIR/run`, or one named after it where that path cannot hold them.
+
+    It may be too long; and libpq takes a comma for the end of one host and the beginning of the next.
+    """
     wanted = state / "run"
-    if len(os.fsencode(wanted / LONGEST_SOCKET_NAME)) <= SOCKET_PATH_LIMIT:
+    if len(os.fsencode(wanted / LONGEST_SOCKET_NAME)) <= SOCKET_PATH_LIMIT and "," not in str(wanted):
         return wanted
     name = hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
     # Not TMPDIR: it may be long itself, and may differ between `up` and a `manage.py` in another terminal.

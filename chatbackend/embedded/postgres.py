@@ -80,7 +80,7 @@ def part(cluster: Cluster, lock: Path, connections: int) -> Part:
         env=ENVIRONMENT,
         cwd=cluster.data if cluster.account is None else Path("/"),
         lock=lock,
-        ready=lambda: asyncio.to_thread(_answers, cluster.sockets),
+        ready=lambda: asyncio.to_thread(answers, cluster.sockets),
         account=cluster.account,
         prepare=lambda: clear_stale(cluster),
         stop_signal=signal.SIGINT,  # fast shutdown: ends sessions instead of waiting for them
@@ -93,7 +93,7 @@ def create_database(cluster: Cluster) -> None:
     with psycopg.connect(
         host=str(cluster.sockets), port=5432, user=USER, dbname="postgres", autocommit=True
     ) as session:
-        if not session.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+        if not session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
             session.execute(f"CREATE DATABASE {DATABASE}")
 
 
@@ -128,7 +128,8 @@ def _works_in(pid: int, data: Path) -> bool:
         return False
 
 
-def _answers(sockets: Path) -> bool:
+def answers(sockets: Path) -> bool:
+    """Whether the server on that socket accepts us."""
     try:
         psycopg.connect(host=str(sockets), port=5432, user=USER, dbname="postgres", connect_timeout=3).close()
     except psycopg.OperationalError:
