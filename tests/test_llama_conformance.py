@@ -77,10 +77,11 @@ def test_a_request_runs_in_the_slot_it_names(server: Server) -> None:
 
 
 def test_slot_numbers_wrap_around(server: Server) -> None:
-    before = [server.slot(number).get("id_task") for number in range(SLOTS)]
-    server.chat(words(2), id_slot=SLOTS + 1)
-    assert server.slot(0).get("id_task") == before[0]
-    assert server.slot(1)["id_task"] != before[1]
+    for asked, served, other in [(SLOTS, 0, 1), (2 * SLOTS + 1, 1, 0)]:
+        before = [server.slot(number).get("id_task") for number in range(SLOTS)]
+        server.chat(words(2), id_slot=asked)
+        assert server.slot(other).get("id_task") == before[other]
+        assert server.slot(served)["id_task"] != before[served]
 
 
 def test_a_slot_number_in_a_string_is_ignored(server: Server) -> None:
