@@ -41,6 +41,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
 ]
 MIDDLEWARE = [
+    "chatbackend.failures.FailuresMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -48,6 +49,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "chatbackend.accounts.answers.AnswersMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -90,9 +92,70 @@ DATABASES["default"].setdefault("OPTIONS", {}).update(
 
 REDIS_URL = environment.redis_url(SOCKET_DIR)
 CHANNEL_LAYERS = {
-    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        # A Valkey that hangs counts as away, like one that is gone.
+        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": 5, "socket_connect_timeout": 2}]},
+    }
 }
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
+CACHES = {
+    "default": {
+        "BACKEND": "chatbackend.cache.CacheOrNothing",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 2},
+    }
+}
+
+# Addresses and networks of proxies whose X-Forwarded-* headers are believed.
+TRUSTED_PROXIES = environment.networks("TRUSTED_PROXIES")
+CSRF_FAILURE_VIEW = "chatbackend.failures.csrf"
+CSRF_TRUSTED_ORIGINS = [f"https://{name}" for name in environment.words("ALLOWED_HOSTS")]
+SESSION_ENGINE = "chatbackend.accounts.sessions"
+SESSION_COOKIE_AGE = 30 * 24 * 3600
+APPEND_SLASH = False  # a redirected POST would lose its body; the 404 names the address with its slash
+
+# Accounts: one session store for cookie, X-Session-Token and websocket. No mail is sent.
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+ACCOUNT_ADAPTER = "chatbackend.accounts.adapter.Adapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]
+ACCOUNT_SIGNUP_FORM_CLASS = "chatbackend.accounts.signup.SignupForm"
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_PREVENT_ENUMERATION = False
+ACCOUNT_SESSION_REMEMBER = True
+HEADLESS_ONLY = True
+HEADLESS_CLIENTS = ("app", "browser")
+HEADLESS_SERVE_SPECIFICATION = True
+HEADLESS_SPECIFICATION_TEMPLATE_NAME = None  # its pages load from a CDN
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "conversations.api.authentication.SessionToken",
+        "conversations.api.authentication.SessionCookie",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "conversations.api.errors.answer",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": SITE_NAME,
+    "DESCRIPTION": "Many people, one llama-server. Sign up and in at `/_allauth/` (`/_allauth/openapi.json`).",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_AUTHENTICATION": [],
+    "SERVE_PERMISSIONS": [],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {"GenerationStatus": "conversations.models.Generation.Status"},
+}
 
 # Leases. Heartbeat and time to live are checked together (slots.E001).
 LEASE_TTL = environment.seconds("LEASE_TTL", 10)
@@ -106,7 +169,13 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{levelname} {name}: {message}", "style": "{"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"away": {"()": "chatbackend.failures.WithoutTraceback"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["away"]}},
     "root": {"handlers": ["stderr"], "level": "DEBUG" if DEBUG else "INFO"},
-    "loggers": {"django": {"handlers": [], "level": "INFO", "propagate": True}},
+    "loggers": {
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        "django.request": {"level": "ERROR"},  # the web process logs every request; errors come with their traceback
+        "asyncio": {"level": "WARNING"},
+        "daphne": {"level": "WARNING"},
+    },
 }

@@ -1,3 +1,26 @@
-from django.urls import URLPattern, URLResolver
+"""Every address of the site; `/ws/` is in `chatbackend.asgi`."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from chatbackend import failures, health
+
+handler400 = "chatbackend.failures.bad_request"
+handler403 = "chatbackend.failures.forbidden"
+handler404 = "chatbackend.failures.not_found"
+handler500 = "chatbackend.failures.broken"
+
+# Steps of allauth that need mail, text messages or another kind of token, none of which this site has.
+NOT_OFFERED = r"^_allauth/(app|browser)/v1/(account/(email|phone)|auth/(code|email|phone|reauthenticate/code|password)|tokens)\b"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", RedirectView.as_view(url="/api/docs/")),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    re_path(NOT_OFFERED, failures.not_found),
+    path("_allauth/", include("allauth.headless.urls")),
+    path("api/v1/", include("conversations.api.urls")),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema")),
+]

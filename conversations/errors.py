@@ -35,6 +35,14 @@ class Invalid(ChatError):
     code = "invalid"
 
 
+class Malformed(Invalid):
+    """It could not even be read; the code says at which step."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
 class TextEmpty(ChatError):
     code = "text_empty"
     detail = "The message is empty: write something first."
@@ -63,3 +71,26 @@ class TurnInProgress(ChatError):
     status = 409
     retryable = True
     detail = "An answer is still being written in this conversation: wait for it or stop it."
+
+
+class NotSignedIn(ChatError):
+    code = "not_signed_in"
+    status = 401
+    detail = "Sign in first: send the session cookie or a session token."
+
+
+class Unavailable(ChatError):
+    """Postgres is away. What was sent may or may not have been stored: repeat it with the same client_id."""
+
+    code = "unavailable"
+    status = 503
+    retryable = True
+    detail = "The database does not answer at the moment: try again in a few seconds."
+
+
+class TooMany(ChatError):
+    """A limit of one socket."""
+
+    code = "too_many"
+    status = 429
+    retryable = True

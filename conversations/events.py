@@ -1,4 +1,4 @@
-"""The only user of the channel layer.
+"""The only user of the channel layer: `publish` sends, a `Feed` hears.
 
 Events are hints: every one of them can be lost, and nothing is lost by it, because what they say is committed before
 they are sent and a client that misses one (`seq`, `offset`, `ping`) gets a snapshot. So publishing never waits and
@@ -6,11 +6,13 @@ never raises: while Valkey is away events are dropped, and answers go on.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
+import weakref
 from collections import deque
-from collections.abc import Iterable
-from uuid import UUID
+from collections.abc import Iterable, Iterator
+from uuid import UUID, uuid4
 
 from channels.layers import get_channel_layer
 from django.db import transaction
@@ -22,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 SEND_SECONDS = 2.0
 MOST_PENDING = 20_000  # events; beyond that the layer is as good as away
+MOST_UNHEARD = 2_000  # events waiting in one feed; a reader that slow is better served by a snapshot
+JOIN_SECONDS = 0.5  # how long a subscriber waits for the layer before going on without it
+RETRY_SECONDS = 1.0
 HANDLER = "events"  # name of the consumer method that gets {"events": [frame, …]}
 
 
@@ -118,3 +123,130 @@ def _publisher() -> Publisher:
             _instance = Publisher()
             _instance.start()
         return _instance
+
+
+class Feed:
+    """What is published to the groups it joined, for one socket or stream; silent while the layer is away.
+
+    An async context manager. It promises order, not completeness: whenever something may be missing `take` says so,
+    and its reader asks Postgres.
+    """
+
+    def __init__(self) -> None:
+        self._layer = get_channel_layer()
+        self._channel = f"feed.{uuid4().hex}"
+        self._wanted: set[str] = set()
+        self._joined: set[str] = set()
+        self._unheard: list[Frame] = []
+        self._missed = False
+        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.closed = False
+
+    async def __aenter__(self) -> "Feed":
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._keep_joined())]
+        _feeds.add(self)
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        _feeds.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for group in list(self._joined):
+            await self.leave(group)
+
+    async def join(self, group: str) -> None:
+        """Hear what is published to `group` from now on; while the layer is away, as soon as it is back."""
+        self._wanted.add(group)
+        self._settled.clear()
+        self._changed.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._settled.wait(), JOIN_SECONDS)
+
+    async def leave(self, group: str) -> None:
+        self._wanted.discard(group)
+        self._joined.discard(group)
+        with _layer_may_be_away():
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_discard(group, self._channel)
+
+    async def wait(self) -> None:
+        """Until there is something to take, or the feed is closed."""
+        await self._heard.wait()
+
+    async def wait_at_most(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wait(), seconds)
+
+    def take(self) -> tuple[list[Frame], bool]:
+        """What came since the last call, and whether anything in between may have been missed."""
+        unheard, self._unheard = self._unheard, []
+        missed, self._missed = self._missed, False
+        if not self.closed:
+            self._heard.clear()
+        return unheard, missed
+
+    def close(self) -> None:
+        """Let its reader go: `wait` returns at once, and `closed` is set."""
+        self.closed = True
+        self._heard.set()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                message = await self._layer.receive(self._channel)
+            except (RedisError, OSError):
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._unheard.extend(message["events"])
+            if len(self._unheard) > MOST_UNHEARD:
+                self._unheard.clear()
+                self._missed = True
+            self._heard.set()
+
+    async def _keep_joined(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while missing := self._wanted - self._joined:
+                if not await self._join(missing):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    self._missed = True  # what was published meanwhile did not reach us
+            self._settled.set()
+            if self._missed:
+                self._heard.set()
+
+    async def _join(self, groups: set[str]) -> bool:
+        with _layer_may_be_away():
+            async with asyncio.timeout(SEND_SECONDS):
+                for group in groups:
+                    await self._layer.group_add(group, self._channel)
+                    self._joined.add(group)
+            return True
+        return False
+
+
+@contextlib.contextmanager
+def _layer_may_be_away() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        logger.debug("channel layer away: %s", error)
+
+
+_feeds: "weakref.WeakSet[Feed]" = weakref.WeakSet()
+
+
+def close_feeds() -> None:
+    """End every stream and socket of this process: it is going away."""
+    for feed in list(_feeds):
+        feed.close()
+
+
+async def reach_layer() -> None:
+    """Send nothing to nobody. Raises RedisError, OSError or TimeoutError when the channel layer does not take it."""
+    async with asyncio.timeout(SEND_SECONDS):
+        await get_channel_layer().group_send("nobody", {"type": HANDLER, "events": []})

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from conversations.errors import ChatError
 from conversations.history import GenerationView, MessageView
 from conversations.models import Conversation
 
@@ -91,12 +92,42 @@ def ended(view: GenerationView) -> Frame:
     return {**_about(f"generation.{view.status}", view.conversation, view.id), **_result(view)}
 
 
+def generation_snapshot(view: GenerationView) -> Frame:
+    """A generation with all its text so far; it replaces what the client had of it. Only for streams of one answer."""
+    return {"type": "generation.snapshot", **generation(view)}
+
+
 def conversation_updated(row: Conversation) -> Frame:
     return {"type": "conversation.updated", "conversation": conversation(row)}
 
 
 def conversation_deleted(conversation_id: UUID) -> Frame:
     return {"type": "conversation.deleted", "conversation": str(conversation_id)}
+
+
+def error(problem: ChatError, **more: Any) -> Frame:
+    """`{type: error, code, detail, retryable, …}`; `more` tells which frame of the client it answers."""
+    return {"type": "error", **error_body(problem), **more}
+
+
+def error_body(problem: ChatError) -> Frame:
+    """The body of an error, for REST and inside a frame."""
+    body = problem.body()
+    if isinstance(found := body.get("generation"), GenerationView):
+        body["generation"] = generation(found)
+    if "messages" in body:
+        body["messages"] = [message(view) for view in body["messages"]]
+    return body
+
+
+def ready(person: int, username: str, limits: Frame) -> Frame:
+    """The socket is signed in. `limits` are those a client must keep."""
+    return {"type": "ready", "person": {"id": person, "username": username}, "limits": limits}
+
+
+def pong(gone: list[str]) -> Frame:
+    """`gone` are generations the client asked about that do not exist (any more)."""
+    return {"type": "pong", "gone": gone}
 
 
 def _state(view: GenerationView) -> Frame:

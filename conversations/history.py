@@ -5,13 +5,14 @@ A snapshot is read in one statement, so text and `seq` are of one moment: before
 
 import json
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
 
-from conversations.models import Conversation, Generation
+from conversations.models import Chunk, Conversation, Generation
 
 # The newest generation of a message decides what is shown beside it.
 _PATH = """
@@ -31,6 +32,13 @@ LEFT JOIN LATERAL (
   FROM conversations_chunk c WHERE c.generation_id = g.id) k ON true
 LEFT JOIN conversations_queue q ON q.id = g.id
 ORDER BY path.depth DESC"""
+
+_PROGRESS = """
+SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq), q.place
+FROM conversations_generation g
+LEFT JOIN LATERAL (SELECT max(seq) AS seq FROM conversations_chunk WHERE generation_id = g.id) k ON true
+LEFT JOIN conversations_queue q ON q.id = g.id
+WHERE g.owner_id = %(owner)s AND g.id = ANY(%(generations)s)"""
 
 SNAPSHOT_MESSAGES = 100
 WHOLE_PATH = 100_000
@@ -69,6 +77,33 @@ class MessageView:
     reasoning: str
     created_at: datetime
     generation: GenerationView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a generation has come."""
+
+    id: uuid.UUID
+    conversation: uuid.UUID
+    status: str
+    seq: int
+    place: int | None
+
+    @property
+    def live(self) -> bool:
+        return self.status in Generation.LIVE
+
+
+def progress(owner: int, generations: Iterable[uuid.UUID]) -> list[Progress]:
+    """How far those of `generations` have come that are the owner's and still there, in one query."""
+    with connection.cursor() as cursor:
+        cursor.execute(_PROGRESS, {"owner": owner, "generations": list(generations)})
+        return [Progress(*row) for row in cursor.fetchall()]
+
+
+def chunks_after(generation: uuid.UUID, seq: int) -> list[Chunk]:
+    """What a live generation committed after its event `seq`; nothing once it has ended, when chunks are folded."""
+    return list(Chunk.objects.filter(generation=generation, seq__gt=seq).order_by("seq"))
 
 
 def path(conversation: uuid.UUID, leaf: uuid.UUID | None, limit: int = WHOLE_PATH) -> list[MessageView]:

@@ -106,11 +106,9 @@ def send(
     digest = _digest(conversation, words, "leaf" if to_leaf else str(parent))
     try:
         with transaction.atomic():
-            if repeated := _repeated(owner, client_id, digest):
-                return repeated
             return _send(owner, conversation, client_id, digest, words, parent, to_leaf)
     except IntegrityError:
-        # The same client_id, sent twice at once: the other one is committed by now.
+        # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
         if repeated := _repeated(owner, client_id, digest):
             return repeated
         raise
@@ -261,6 +259,8 @@ def _send(
     where = rows.filter(pk=conversation, owner=owner).first()
     if where is None:
         raise errors.NotFound
+    if repeated := _repeated(owner, client_id, digest):
+        return repeated
     if to_leaf:
         parent = where.leaf_id
     _refuse_second(where, parent)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,17 +60,19 @@ class Up:
 
     def __init__(self, state: Path, **environ: str) -> None:
         self.state = state
-        kept = {name: value for name, value in os.environ.items() if not OURS.fullmatch(name)}
-        self.environ: Mapping[str, str] = (
-            kept | {"PORT": "0", "STATE_DIR": str(state), "ADMIN_PASSWORD": "pw"} | environ
-        )
         self.output_file = state.parent / f"{state.name}.out"
         with self.output_file.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up"],
-                cwd=ROOT, env=self.environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
+                cwd=ROOT, env=self.environment(state, **environ), start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
+
+    @staticmethod
+    def environment(state: Path, **environ: str) -> dict[str, str]:
+        """What `up` is started with: this process's environment without settings of ours, and `environ`."""
+        kept = {name: value for name, value in os.environ.items() if not OURS.fullmatch(name)}
+        return kept | {"PORT": "0", "STATE_DIR": str(state), "ADMIN_PASSWORD": "pw"} | environ
 
     @property
     def output(self) -> str:

@@ -101,7 +101,9 @@ def test_an_unreadable_model_is_refused_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_variables_that_would_undo_a_flag_of_ours_do_not_reach_the_server(tmp_path: Path) -> None:
-    flags = "N_PARALLEL KV_UNIFIED NO_KV_UNIFIED CACHE_RAM CONTEXT_SHIFT CTX_SIZE HOST MODELS_DIR AGENT TOOLS MCP_SERVERS_JSON"
+    flags = (
+        "N_PARALLEL KV_UNIFIED NO_KV_UNIFIED CACHE_RAM CONTEXT_SHIFT CTX_SIZE PORT MODELS_DIR AGENT MCP_SERVERS_JSON"
+    )
     names = [*(f"LLAMA_ARG_{flag}" for flag in flags.split()), "LLAMA_API_KEY", "LLAMA_SERVER_SLOTS_DEBUG"]
     undoing = dict.fromkeys(names, "1")
     kept = {"LLAMA_ARG_N_GPU_LAYERS": "99", "CUDA_VISIBLE_DEVICES": "0", "PATH": "/bin"}
