@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,17 +124,16 @@ def test_it_says_where_it_listens_and_ends_at_once_when_told(tmp_path: Path, num
         assert requests.get(f"{url}/props", timeout=5).status_code == 401
         props = requests.get(f"{url}/props", headers={"X-Api-Key": "secret"}, timeout=5).json()
         assert (props["total_slots"], props["model_alias"]) == (2, "small")
-        _open_a_stream(url)
-        process.send_signal(number)
-        eventually(lambda: process.poll() is not None, 2)
+        with _answer_under_way(url):
+            process.send_signal(number)
+            eventually(lambda: process.poll() is not None, 2)
         assert process.returncode == 0
 
 
-def _open_a_stream(url: str) -> Callable[[], None]:
-    """An answer under way must not hold the end up."""
+def _answer_under_way(url: str) -> requests.Response:
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 300, "ignore_eos": True}
     headers = {"X-Api-Key": "secret"}
-    return requests.post(f"{url}/v1/chat/completions", json=body, headers=headers, stream=True, timeout=5).close
+    return requests.post(f"{url}/v1/chat/completions", json=body, headers=headers, stream=True, timeout=5)
 
 
 @pytest.mark.llama
