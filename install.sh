@@ -21,7 +21,7 @@ minor_of() {
 }
 
 fits() {
-    minor=$(minor_of "$1") && [ "$minor" -ge "$oldest" ]
+    [ "$(minor_of "$1" || echo 0)" -ge "$oldest" ]
 }
 
 has_venv() {
