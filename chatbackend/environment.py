@@ -6,7 +6,6 @@ import secrets
 import socket
 from pathlib import Path
 from typing import Any
-from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured

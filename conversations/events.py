@@ -27,6 +27,7 @@ MOST_PENDING = 20_000  # events; beyond that the layer is as good as away
 MOST_UNHEARD = 2_000  # events waiting in one feed; a reader that slow is better served by a snapshot
 JOIN_SECONDS = 0.5  # how long a subscriber waits for the layer before going on without it
 RETRY_SECONDS = 1.0
+SESSION_CHECK = "session.check"  # to a person's sockets, never to clients: see whether your session still is
 HANDLER = "events"  # name of the consumer method that gets {"events": [frame, …]}
 
 

@@ -105,9 +105,9 @@ def conversation_deleted(conversation_id: UUID) -> Frame:
     return {"type": "conversation.deleted", "conversation": str(conversation_id)}
 
 
-def error(problem: ChatError, **more: Any) -> Frame:
-    """`{type: error, code, detail, retryable, …}`; `more` tells which frame of the client it answers."""
-    return {"type": "error", **error_body(problem), **more}
+def error(problem: ChatError, **about: Any) -> Frame:
+    """`{type: error, code, detail, retryable, …}`; `about` tells which frame of the client it answers."""
+    return {"type": "error", **about, **error_body(problem)}
 
 
 def error_body(problem: ChatError) -> Frame:

@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.llama", "tests.stack"]
+pytest_plugins = ["tests.llama", "tests.stack", "tests.web"]

@@ -1,0 +1,27 @@
+"""The ASGI application: Django for http, the chat protocol for the websocket at `/ws/`."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatbackend.settings")
+django_application = get_asgi_application()
+
+# Only now that Django is set up can these be imported.
+from channels.routing import ProtocolTypeRouter  # noqa: E402
+from channels.sessions import CookieMiddleware  # noqa: E402
+
+from chatbackend.origins import Scope, behind_proxies, deny, from_own_pages  # noqa: E402
+from conversations.consumer import ChatConsumer  # noqa: E402
+
+socket = from_own_pages(CookieMiddleware(ChatConsumer.as_asgi()))
+
+
+async def websocket(scope: Scope, receive: object, send: object) -> None:
+    if scope["path"] == "/ws/":
+        await socket(scope, receive, send)
+    else:
+        await deny(send, 404, "not_found", "There is nothing at this address; the websocket is at /ws/.")
+
+
+application = behind_proxies(ProtocolTypeRouter({"http": django_application, "websocket": websocket}))

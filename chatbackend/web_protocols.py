@@ -1,0 +1,131 @@
+"""daphne's two protocols with limits, and with errors in the shape of the API."""
+
+import json
+import logging
+import time
+from typing import Any
+
+from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.internet import reactor as _reactor
+
+logger = logging.getLogger("chatbackend.web")
+reactor: Any = _reactor  # its type is found out when daphne installs it
+
+LONGEST_BODY = 1024 * 1024  # bytes
+SWALLOWED = 16 * LONGEST_BODY  # of a longer body is read and thrown away, so that the client reads why; then it is cut
+LONGEST_MESSAGE = 4 * 1024 * 1024  # the application refuses above 1 MiB in a sentence; beyond this the socket closes
+UNREAD, READ_AGAIN = 64, 16  # messages of one socket the application has not got to: stop reading, go on
+LOOK_AGAIN = 0.05  # seconds
+
+
+class Request(WebRequest):  # type: ignore[misc]
+    """A request whose body is bounded."""
+
+    received = 0
+    too_large = False
+
+    def gotLength(self, length: int | None) -> None:
+        self.too_large = length is not None and length > LONGEST_BODY
+        super().gotLength(0 if self.too_large else length)
+        if length is not None and length > SWALLOWED:
+            self._refuse_now()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self.received += len(data)
+        self.too_large = self.too_large or self.received > LONGEST_BODY
+        if not self.too_large:
+            super().handleContentChunk(data)
+        elif self.received > SWALLOWED:
+            self._refuse_now()
+
+    def process(self) -> Any:
+        if self.too_large:
+            self.request_start = time.time()
+            self.respond(413, "too_large", f"A body may have {LONGEST_BODY:,} bytes; this one has more.")
+            return None
+        return super().process()
+
+    def basic_error(self, status: int, status_text: bytes, body: str) -> None:
+        """What daphne says by itself."""
+        self.respond(status, status_text.decode("ascii").lower().replace(" ", "_"), body)
+
+    def respond(self, status: int, code: str, detail: str) -> None:
+        body = _problem(code, detail)
+        headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
+        self.handle_reply({"type": "http.response.start", "status": status, "headers": headers})
+        self.handle_reply({"type": "http.response.body", "body": body})
+
+    def client_transport(self) -> Any:
+        channel = getattr(self, "channel", None)  # gone once the response is out
+        return channel.transport if channel is not None else None
+
+    def drop(self) -> None:
+        self.channel.abortConnection()
+
+    def _refuse_now(self) -> None:
+        body = _problem("too_large", f"A body may have {LONGEST_BODY:,} bytes; this one has more.")
+        head = f"HTTP/1.1 413 Too Large\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self.channel.transport.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+        self.channel.loseConnection()
+
+
+class HttpFactory(HTTPFactory):  # type: ignore[misc]
+    def buildProtocol(self, addr: Any) -> Any:
+        protocol = super().buildProtocol(addr)
+        protocol.requestFactory = Request
+        return protocol
+
+
+class SocketProtocol(WebSocketProtocol):  # type: ignore[misc]
+    """A websocket that is not read faster than it is answered, and that can be refused with a reason."""
+
+    _refusal: tuple[int, str] | None = None
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        # What is not UTF-8 goes on as lone surrogates, which no valid text has: the application says what is wrong.
+        text = {"text": payload.decode("utf-8", "surrogateescape")}
+        if not self.muted:
+            self.last_ping = time.time()
+            self.application_queue.put_nowait(
+                {"type": "websocket.receive", **({"bytes": payload} if isBinary else text)}
+            )
+        if self.application_queue.qsize() > UNREAD:
+            self.transport.pauseProducing()
+            reactor.callLater(LOOK_AGAIN, self._read_on)
+
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        """With the ASGI extension `websocket.http.response`: a handshake refused by status and body."""
+        if message["type"] == "websocket.http.response.start":
+            self._refusal = (message["status"], "")
+        elif message["type"] == "websocket.http.response.body" and self._refusal:
+            self._refuse(self._refusal[0], message["body"])
+        else:
+            super().handle_reply(message)
+
+    def client_transport(self) -> Any:
+        return self.transport
+
+    def drop(self) -> None:
+        self.dropConnection(abort=True)
+
+    def _read_on(self) -> None:
+        if self.application_queue.qsize() > READ_AGAIN:
+            reactor.callLater(LOOK_AGAIN, self._read_on)
+        elif self.transport is not None and self.transport.connected:
+            self.transport.resumeProducing()
+
+    def _refuse(self, status: int, body: bytes) -> None:
+        head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self.sendData(f"{head}Connection: close\r\n\r\n".encode() + body)
+        self.dropConnection(abort=False)
+        self.server.protocol_disconnected(self)
+        self.server.log_action("websocket", "refused", {"path": self.request.path, "client": self.client_addr})
+
+
+class SocketFactory(WebSocketFactory):  # type: ignore[misc]
+    protocol = SocketProtocol
+
+
+def _problem(code: str, detail: str) -> bytes:
+    return json.dumps({"code": code, "detail": detail, "retryable": False}).encode()

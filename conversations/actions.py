@@ -1,0 +1,86 @@
+"""What people do, whichever way it came in: change the data, then tell whoever listens, after the commit."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from conversations import access, events, frames, history, turns
+from conversations.frames import Frame
+from conversations.models import Conversation, Generation
+from slots import servers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A turn as the sender is told of it. `created` is False for a repeated send."""
+
+    message: history.MessageView
+    answer: history.MessageView
+    generation: history.GenerationView
+    announcement: Frame  # message.created
+    created: bool
+
+
+def send(person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool) -> Sent:
+    """Store the message, queue its answer and announce both. Raises what `turns.send` raises."""
+    turn = turns.send(person, conversation, client_id, text, parent, to_leaf)
+    question, answer = history.path(conversation, turn.generation.message_id, limit=2)
+    generation = history.generation(turn.generation)
+    sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
+    if turn.created:
+        logger.info("queued generation=%s conversation=%s person=%s", generation.id, conversation, person)
+        _announce(person, sent)
+    return sent
+
+
+def cancel(person: int, generation: UUID) -> history.GenerationView:
+    """Stop a generation; its end is announced here if it had not begun, else by the worker. Raises NotFound."""
+    view = history.generation(turns.cancel(person, generation))
+    logger.info("cancel generation=%s status=%s person=%s", generation, view.status, person)
+    if not view.live:
+        events.publish(view.conversation, frames.ended(view))
+    return view
+
+
+def create(person: int, fields: dict[str, Any]) -> Conversation:
+    made = Conversation.objects.create(owner_id=person, **fields)
+    made.refresh_from_db()
+    events.publish_to_person(person, frames.conversation_updated(made))
+    return made
+
+
+def change(person: int, conversation: UUID, fields: dict[str, Any]) -> Conversation:
+    """Raises NotFound."""
+    access.owned_by(person).filter(pk=conversation).update(**fields, updated_at=Now())
+    changed = access.conversation(person, conversation)
+    events.publish_to_person(person, frames.conversation_updated(changed))
+    return changed
+
+
+def delete(person: int, conversation: UUID) -> None:
+    """Stop what runs and remove everything of the conversation. Raises NotFound.
+
+    A worker that is answering in it finds the row gone, stops the stream and gives the slot back.
+    """
+    found = access.conversation(person, conversation)
+    for live in Generation.objects.filter(conversation=found, status__in=Generation.LIVE):
+        turns.cancel(person, live.pk)
+    access.owned_by(person).filter(pk=conversation).delete()
+    turns.wake()
+    gone = frames.conversation_deleted(conversation)
+    events.publish(conversation, gone)
+    events.publish_to_person(person, gone)
+
+
+def _announce(person: int, sent: Sent) -> None:
+    generation = sent.generation
+    where = generation.conversation
+    events.publish(where, sent.announcement)
+    if generation.place:  # else a worker was faster
+        events.publish(where, frames.queued(where, generation.id, generation.place, servers.why_none()))
+    events.publish_to_person(person, frames.conversation_updated(access.conversation(person, where)))

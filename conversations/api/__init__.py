@@ -1,0 +1,1 @@
+"""REST under `/api/v1/`, and answers as server-sent events."""

@@ -1,0 +1,80 @@
+"""Pages that do not shift while new things arrive: each names the place where the next one begins."""
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.utils.urls import replace_query_param
+
+from conversations import errors, frames, history
+from conversations.models import Conversation
+
+DEFAULT, MOST = 50, 100
+
+
+def limit(request: Request) -> int:
+    """`limit` of the query. Raises Invalid."""
+    asked = request.query_params.get("limit", str(DEFAULT))
+    if not (asked.isascii() and asked.isdecimal() and len(asked) < 6 and 1 <= int(asked) <= MOST):
+        raise _invalid("limit", f"limit must be a whole number from 1 to {MOST}.")
+    return int(asked)
+
+
+def conversations(request: Request, rows: QuerySet[Conversation]) -> dict[str, Any]:
+    """Newest first, by when they last changed. Raises Invalid."""
+    if cursor := request.query_params.get("cursor"):
+        at, last = _read(cursor)
+        rows = rows.filter(Q(updated_at__lt=at) | Q(updated_at=at, pk__lt=last))
+    size = limit(request)
+    page = list(rows.order_by("-updated_at", "-pk")[: size + 1])
+    more = len(page) > size
+    return {
+        "results": [frames.conversation(row) for row in page[:size]],
+        "next": _address(request, _write(page[size - 1])) if more else None,
+    }
+
+
+def messages(request: Request, conversation: Conversation) -> dict[str, Any]:
+    """The newest of the active path, oldest first; `next` is the page before them. Raises Invalid."""
+    leaf = conversation.leaf_id
+    if cursor := request.query_params.get("cursor"):
+        leaf = _message(cursor)
+    page = history.path(conversation.pk, leaf, limit=limit(request))
+    before = page[0].parent if page else None
+    return {
+        "results": [frames.message(view) for view in page],
+        "next": _address(request, str(before)) if before else None,
+    }
+
+
+def _address(request: Request, cursor: str) -> str:
+    return replace_query_param(request.build_absolute_uri(), "cursor", cursor)
+
+
+def _write(row: Conversation) -> str:
+    place = f"{row.updated_at.astimezone(UTC).isoformat()} {row.pk}"
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def _read(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        at, _, last = base64.urlsafe_b64decode(cursor).decode().partition(" ")
+        when = datetime.fromisoformat(at)
+        return when.astimezone(UTC), UUID(last)
+    except (ValueError, OverflowError, binascii.Error) as error:
+        raise _invalid("cursor", "cursor must be one that a page's next carries.") from error
+
+
+def _message(cursor: str) -> UUID:
+    try:
+        return UUID(cursor)
+    except ValueError as error:
+        raise _invalid("cursor", "cursor must be one that a page's next carries.") from error
+
+
+def _invalid(field: str, sentence: str) -> errors.Invalid:
+    return errors.Invalid(sentence, errors={field: [sentence]})

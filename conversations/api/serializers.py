@@ -1,0 +1,116 @@
+"""What clients send, checked; and what they get, described for the OpenAPI schema (`conversations.frames` makes it)."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from conversations.fields import Id, Params, Strict, Text
+from conversations.models import Generation, Message
+from slots import servers
+
+LONGEST_TITLE = 200
+LONGEST_SYSTEM_PROMPT = 20_000
+
+
+class ConversationInput(Strict):
+    title = Text(longest=LONGEST_TITLE, required=False)
+    model = Text(required=False, help_text="One that is served, or empty for whichever is.")
+    system_prompt = Text(longest=LONGEST_SYSTEM_PROMPT, required=False)
+    params = Params(required=False)
+
+    def validate_model(self, model: str) -> str:
+        served = servers.models()
+        if model and model not in served:
+            names = ", ".join(served) or "none at the moment"
+            raise serializers.ValidationError(f"No server has the model {model!r}; served: {names}. Empty takes any.")
+        return model
+
+
+class SendInput(Strict):
+    client_id = Id(help_text="Made by the client, one per message: sent again it repeats the answer, not the message.")
+    text = Text()
+    parent = Id(  # type: ignore[assignment]  # a field of the body, not the serializer it is in
+        required=False,
+        allow_null=True,
+        help_text="The answer this replies to; null: a first message; left out: the last.",
+    )
+
+
+class ConversationOutput(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    title = serializers.CharField()
+    model = serializers.CharField()
+    system_prompt = serializers.CharField()
+    params = Params()
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+
+class Problem(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    detail = serializers.CharField(help_text="A sentence for a person.")
+    retryable = serializers.BooleanField(help_text="Whether the same request can succeed later.")
+
+
+class Usage(serializers.Serializer[Any]):
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+
+
+class GenerationState(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    conversation = serializers.UUIDField()
+    message = serializers.UUIDField(help_text="The answer it writes.")
+    status = serializers.ChoiceField(choices=Generation.Status.choices)
+    place = serializers.IntegerField(allow_null=True, help_text="In the queue, from 1.")
+    seq = serializers.IntegerField(help_text="Events so far.")
+    finish_reason = serializers.CharField()
+    error = Problem(allow_null=True)
+    usage = Usage(allow_null=True)
+    timings = serializers.JSONField(allow_null=True)
+
+
+class GenerationOutput(GenerationState):
+    text = serializers.CharField()
+    reasoning = serializers.CharField()
+
+
+class MessageOutput(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    parent = serializers.UUIDField(allow_null=True)  # type: ignore[assignment]  # as above
+    role = serializers.ChoiceField(choices=Message.Role.choices)
+    text = serializers.CharField()
+    reasoning = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    generation = GenerationState(allow_null=True, help_text="The newest that wrote it; null for a person's message.")
+
+
+class SentOutput(serializers.Serializer[Any]):
+    message = MessageOutput()
+    generation = GenerationOutput()
+
+
+@extend_schema_serializer(many=False)
+class ConversationPage(serializers.Serializer[Any]):
+    results = ConversationOutput(many=True)
+    next = serializers.URLField(allow_null=True, help_text="The next older page.")
+
+
+@extend_schema_serializer(many=False)
+class MessagePage(serializers.Serializer[Any]):
+    results = MessageOutput(many=True, help_text="Oldest first.")
+    next = serializers.URLField(allow_null=True, help_text="The page before this one.")
+
+
+class ProblemOutput(Problem):
+    errors = serializers.DictField(  # type: ignore[assignment]  # as above
+        child=serializers.ListField(child=serializers.CharField()),
+        required=False,
+        help_text="With code `invalid`: what is wrong, by field.",
+    )
+
+
+class TurnInProgressOutput(Problem):
+    generation = GenerationOutput(required=False)
+    messages = MessageOutput(many=True, required=False, help_text="Newer than the parent that was named.")

@@ -1,0 +1,121 @@
+"""One answer as server-sent events: the frames of the websocket, until its end.
+
+`event:` is the frame's type, `id:` its `seq`, `data:` the frame. The first is `message.created`, the second a
+`generation.snapshot`; another snapshot follows only where events were missed. A client that goes away stops nothing.
+"""
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import TypeVar
+from uuid import UUID
+
+from rest_framework.renderers import JSONRenderer
+
+from conversations import access, catching_up, errors, events, frames, history
+from conversations.actions import Sent
+from conversations.following import SILENCE, Fit, Following
+from conversations.frames import Frame
+from conversations.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE = 15.0  # seconds; proxies drop what is silent for a minute
+MEDIA_TYPE = "text/event-stream"
+
+T = TypeVar("T")
+
+
+class EventStreamRenderer(JSONRenderer):
+    """Lets a client ask for the stream; what is refused before it begins is plain JSON."""
+
+    media_type = MEDIA_TYPE
+    format = "sse"
+
+
+async def answer(person: int, sent: Sent) -> AsyncIterator[bytes]:
+    """The stream of the answer to what was just sent."""
+    yield _event(sent.announcement)
+    async with events.Feed() as feed:
+        await feed.join(events.group_of_conversation(sent.generation.conversation))
+        stream = _Stream(person, sent.generation.id, feed)
+        async for piece in stream.pieces():
+            yield piece
+
+
+class _Stream:
+    def __init__(self, person: int, generation: UUID, feed: events.Feed) -> None:
+        self._person = person
+        self._generation = generation
+        self._key = str(generation)
+        self._feed = feed
+        self._following = Following()
+        self._sent_at = time.monotonic()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for frame in await self._snapshot():
+            yield self._piece(frame)
+        while self._following.is_live(self._key) and not self._feed.closed:
+            await self._feed.wait_at_most(SILENCE)
+            for frame in await self._news():
+                yield self._piece(frame)
+            if time.monotonic() - self._sent_at > KEEP_ALIVE:
+                self._sent_at = time.monotonic()
+                yield b": keep-alive\n\n"
+
+    def _piece(self, frame: Frame) -> bytes:
+        self._sent_at = time.monotonic()
+        return _event(frame)
+
+    async def _news(self) -> list[Frame]:
+        heard, missed = self._feed.take()
+        if missed:
+            return await self._snapshot()
+        news: list[Frame] = []
+        for frame in heard:
+            if frame.get("generation") == self._key:
+                fit = self._following.judge(frame)
+                news += [frame] if fit is Fit.NEXT else await self._snapshot() if fit is Fit.HOLE else []
+        return news or await self._asked()
+
+    async def _asked(self) -> list[Frame]:
+        """After a silence: what Postgres has and we were not told."""
+        for silent in self._following.silent():
+            try:
+                missed = await in_thread(catching_up.missed_events)(self._person, silent.generation, silent.seq)
+            except errors.ChatError as problem:
+                return self._trouble(problem)
+            if missed is None:
+                return await self._snapshot()
+            return [frame for frame in missed if self._following.judge(frame) is Fit.NEXT]
+        return []
+
+    async def _snapshot(self) -> list[Frame]:
+        """The generation as it is now, and its end if it has ended."""
+        try:
+            view = await in_thread(_view)(self._person, self._generation)
+        except errors.ChatError as problem:
+            return self._trouble(problem)
+        shown = frames.generation_snapshot(view)
+        self._following.begin(shown)
+        return [shown] if view.live else [shown, frames.ended(view)]
+
+    def _trouble(self, problem: errors.ChatError) -> list[Frame]:
+        """Deleted: it ends. Postgres away: it goes on when that is back, from wherever it was."""
+        if not problem.retryable:
+            self._following.forget(self._key)
+            return [frames.error(problem, generation=self._key)]
+        if not self._following.knows(self._key):
+            self._following.await_snapshot(self._key, "")
+        return []
+
+
+def _view(person: int, generation: UUID) -> history.GenerationView:
+    return history.generation(access.generation(person, generation))
+
+
+def _event(frame: Frame) -> bytes:
+    number = f"id: {frame['seq']}\n" if "seq" in frame else ""
+    data = json.dumps(frame, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {frame['type']}\n{number}data: {data}\n\n".encode()

@@ -1,0 +1,11 @@
+from django.urls import path
+
+from conversations.api import views
+
+urlpatterns = [
+    path("conversations/", views.Conversations.as_view()),
+    path("conversations/<uuid:id_>/", views.OneConversation.as_view()),
+    path("conversations/<uuid:id_>/messages/", views.Messages.as_view()),
+    path("generations/<uuid:id_>/", views.OneGeneration.as_view()),
+    path("generations/<uuid:id_>/cancel/", views.CancelGeneration.as_view()),
+]

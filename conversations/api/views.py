@@ -1,0 +1,155 @@
+"""The routes under `/api/v1/`."""
+
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import status
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from chatbackend.accounts.models import User
+from conversations import access, actions, frames, history
+from conversations.api import pagination, sse
+from conversations.api import serializers as shapes
+from conversations.fields import Strict
+
+PAGE = [
+    OpenApiParameter("cursor", str, description="From `next` of the page before."),
+    OpenApiParameter("limit", int, description=f"At most {pagination.MOST}; {pagination.DEFAULT} if left out."),
+]
+REFUSED: dict[int, Any] = {
+    400: shapes.ProblemOutput,
+    401: shapes.ProblemOutput,
+    403: shapes.ProblemOutput,
+    503: shapes.ProblemOutput,
+}
+ABSENT = {404: shapes.ProblemOutput}
+
+
+class View(APIView):
+    """`person` is who asks; ids in paths are those of `<…:id_>`."""
+
+    @property
+    def person(self) -> int:
+        user = self.request.user
+        assert isinstance(user, User)
+        return user.pk
+
+
+class Conversations(View):
+    @extend_schema(
+        operation_id="conversations_list", parameters=PAGE, responses={200: shapes.ConversationPage, **REFUSED}
+    )
+    def get(self, request: Request) -> Response:
+        """One's conversations, newest first."""
+        return Response(pagination.conversations(request, access.owned_by(self.person)))
+
+    @extend_schema(
+        operation_id="conversations_create",
+        request=shapes.ConversationInput,
+        responses={201: shapes.ConversationOutput, **REFUSED},
+    )
+    def post(self, request: Request) -> Response:
+        """Begin a conversation; every field may be left out."""
+        made = actions.create(self.person, _checked(shapes.ConversationInput, request))
+        return Response(frames.conversation(made), status=status.HTTP_201_CREATED)
+
+
+class OneConversation(View):
+    @extend_schema(
+        operation_id="conversations_retrieve", responses={200: shapes.ConversationOutput, **REFUSED, **ABSENT}
+    )
+    def get(self, request: Request, id_: UUID) -> Response:
+        return Response(frames.conversation(access.conversation(self.person, id_)))
+
+    @extend_schema(
+        operation_id="conversations_update",
+        request=shapes.ConversationInput,
+        responses={200: shapes.ConversationOutput, **REFUSED, **ABSENT},
+    )
+    def patch(self, request: Request, id_: UUID) -> Response:
+        """Change the fields that are sent; the answers from then on follow them."""
+        access.conversation(self.person, id_)
+        changed = actions.change(self.person, id_, _checked(shapes.ConversationInput, request))
+        return Response(frames.conversation(changed))
+
+    @extend_schema(operation_id="conversations_destroy", responses={204: None, **REFUSED, **ABSENT})
+    def delete(self, request: Request, id_: UUID) -> Response:
+        """Remove it with all its messages; an answer being written is stopped."""
+        actions.delete(self.person, id_)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class Messages(View):
+    renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="messages_list", parameters=PAGE, responses={200: shapes.MessagePage, **REFUSED, **ABSENT}
+    )
+    def get(self, request: Request, id_: UUID) -> Response:
+        """The newest messages of the active path, oldest first; `next` leads to those before."""
+        return Response(pagination.messages(request, access.conversation(self.person, id_)))
+
+    @extend_schema(
+        operation_id="messages_send",
+        request=shapes.SendInput,
+        responses={
+            (202, "application/json"): shapes.SentOutput,
+            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, description=sse.__doc__ or ""),
+            409: shapes.TurnInProgressOutput,
+            413: shapes.ProblemOutput,
+            **REFUSED,
+            **ABSENT,
+        },
+    )
+    def post(self, request: Request, id_: UUID) -> HttpResponseBase:
+        """Send a message; its answer is queued. With `Accept: text/event-stream` the answer is streamed."""
+        access.conversation(self.person, id_)
+        fields = _checked(shapes.SendInput, request)
+        sent = actions.send(
+            self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields
+        )
+        if getattr(request, "accepted_media_type", "").startswith(sse.MEDIA_TYPE):
+            return _stream(self.person, sent)
+        body = {"message": frames.message(sent.message), "generation": frames.generation(sent.generation)}
+        return Response(body, status=status.HTTP_202_ACCEPTED)
+
+
+class OneGeneration(View):
+    @extend_schema(operation_id="generations_retrieve", responses={200: shapes.GenerationOutput, **REFUSED, **ABSENT})
+    def get(self, request: Request, id_: UUID) -> Response:
+        """How far it is, with the text so far."""
+        return Response(frames.generation(history.generation(access.generation(self.person, id_))))
+
+
+class CancelGeneration(View):
+    @extend_schema(
+        operation_id="generations_cancel",
+        request=None,
+        responses={200: shapes.GenerationOutput, **REFUSED, **ABSENT},
+    )
+    def post(self, request: Request, id_: UUID) -> Response:
+        """Stop it: at once while it waits, within moments while it runs. What was written stays."""
+        return Response(frames.generation(actions.cancel(self.person, id_)))
+
+
+def _checked(shape: type[Strict], request: Request) -> dict[str, Any]:
+    body = shape(data=request.data)
+    body.is_valid(raise_exception=True)
+    fields: dict[str, Any] = body.validated_data
+    return fields
+
+
+def _stream(person: int, sent: actions.Sent) -> StreamingHttpResponse:
+    connection.close()  # this request lives as long as the answer takes, and must not hold a connection that long
+    stream = sse.answer(person, sent)
+    return StreamingHttpResponse(
+        stream, content_type=sse.MEDIA_TYPE, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    )

@@ -1,0 +1,123 @@
+"""Strict fields: what comes in is of the type it should be, or refused with a sentence; nothing is guessed.
+
+Used for REST bodies and websocket frames alike.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from conversations import text
+
+MAX_TOKENS = (1, 8192)
+TEMPERATURE = (0.0, 2.0)
+KINDS = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@extend_schema_field(OpenApiTypes.STR)
+class Text(serializers.Field):  # type: ignore[type-arg]
+    """A string, cleaned of what cannot be stored and otherwise unchanged; `longest` in code points."""
+
+    def __init__(self, longest: int | None = None, **options: Any) -> None:
+        self.longest = longest
+        super().__init__(**options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            raise serializers.ValidationError(f"This must be a string, not {kind(data)}.")
+        words = text.clean(data)
+        if self.longest is not None and len(words) > self.longest:
+            raise serializers.ValidationError(f"This has {len(words):,} characters; {self.longest:,} are allowed.")
+        return words
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+@extend_schema_field(OpenApiTypes.UUID)
+class Id(serializers.Field):  # type: ignore[type-arg]
+    """A UUID as a string with hyphens or without."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        try:
+            return UUID(data) if isinstance(data, str) else _no_uuid(data)
+        except ValueError as error:
+            raise serializers.ValidationError(
+                "This must be a UUID like 0190b2c0-7a1e-7c3d-8f00-0000000000ff."
+            ) from error
+
+    def to_representation(self, value: Any) -> Any:
+        return str(value)
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {
+            "max_tokens": {"type": "integer", "minimum": MAX_TOKENS[0], "maximum": MAX_TOKENS[1]},
+            "temperature": {"type": "number", "minimum": TEMPERATURE[0], "maximum": TEMPERATURE[1]},
+        },
+        "additionalProperties": False,
+    }
+)
+class Params(serializers.Field):  # type: ignore[type-arg]
+    """How answers are made. Only these keys ever reach a llama-server."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise serializers.ValidationError(f"This must be an object, not {kind(data)}.")
+        wrong = [sentence for key, value in data.items() if (sentence := _param(key, value))]
+        if wrong:
+            raise serializers.ValidationError(wrong)
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class Strict(serializers.Serializer):  # type: ignore[type-arg]
+    """Refuses fields it does not know, by name: a misspelt field must not be lost in silence."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise serializers.ValidationError({"non_field_errors": [f"Send a JSON object, not {kind(data)}."]})
+        if unknown := sorted(set(data) - set(self.fields)):
+            known = ", ".join(self.fields)
+            raise serializers.ValidationError(
+                {name: [f"There is no such field; there are: {known}."] for name in unknown}
+            )
+        return super().to_internal_value(data)
+
+
+def kind(data: Any) -> str:
+    """What a JSON value is, in words."""
+    return KINDS.get(type(data), "null")
+
+
+def _no_uuid(data: Any) -> UUID:
+    raise ValueError(kind(data))
+
+
+def _param(key: str, value: Any) -> str | None:
+    """What is wrong with one entry of `params`; None when nothing is."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key == "max_tokens":
+        low, high = MAX_TOKENS
+        whole = number and isinstance(value, int) and low <= value <= high
+        return None if whole else f"max_tokens must be a whole number from {low} to {high}."
+    if key == "temperature":
+        finite = number and math.isfinite(value) and TEMPERATURE[0] <= value <= TEMPERATURE[1]
+        return None if finite else f"temperature must be a number from {TEMPERATURE[0]:g} to {TEMPERATURE[1]:g}."
+    return f"{text.clean(key)} is not known; known are max_tokens and temperature."
