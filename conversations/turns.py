@@ -25,7 +25,7 @@ from conversations import errors, history, text
 from conversations.models import Conversation, Generation, Message, Waiting
 from slots import leases
 from slots.leases import Grant
-from slots.models import PastLease, Server, Slot
+from slots.models import Server, Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
@@ -340,22 +340,12 @@ def _claimed(grant: Grant, generation: uuid.UUID) -> Claim:
     )
 
 
-_CAUSES = {
-    PastLease.EndedBy.EXPIRED: "expired",
-    PastLease.EndedBy.EVICTED: "evicted",
-    PastLease.EndedBy.REVOKED: "evicted",
-    PastLease.EndedBy.SERVER_RESTARTED: "server_restarted",
-    PastLease.EndedBy.MOVED: "moved",
-}
-
-
 def _replay_cause(row: Generation) -> str | None:
     """Why history is read again; None when there is none yet."""
     before = Generation.objects.filter(conversation=row.conversation_id).exclude(pk=row.pk)
     if row.attempt <= 1 and not before.exists():
         return None
-    ended_by = leases.last_end(row.conversation_id)
-    return _CAUSES.get(PastLease.EndedBy(ended_by), "cache_lost") if ended_by else "cache_lost"
+    return leases.why_cold(row.conversation_id)
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:

@@ -264,10 +264,24 @@ def empty_server(server: int, total_slots: int) -> None:
     Slot.objects.bulk_create(Slot(server_id=server, id_slot=n) for n in range(total_slots) if n not in known)
 
 
-def last_end(holder: uuid.UUID) -> str | None:
-    """How the newest closed lease of `holder` ended; None if it never had one."""
-    past = PastLease.objects.filter(holder=holder).order_by("-fence")
-    return past.values_list("ended_by", flat=True).first()
+def why_cold(holder: uuid.UUID) -> str:
+    """The cause of a replay: how the newest closed lease of `holder` ended, or what became of its server since."""
+    last = PastLease.objects.filter(holder=holder).order_by("-fence").select_related("slot__server").first()
+    if last is None:
+        return "cache_lost"
+    boot_at = last.slot.server.boot_at
+    if boot_at and boot_at > last.ended_at:
+        return "server_restarted"
+    return _CAUSES.get(PastLease.EndedBy(last.ended_by), "cache_lost")
+
+
+_CAUSES = {
+    PastLease.EndedBy.EXPIRED: "expired",
+    PastLease.EndedBy.EVICTED: "evicted",
+    PastLease.EndedBy.REVOKED: "evicted",
+    PastLease.EndedBy.SERVER_RESTARTED: "server_restarted",
+    PastLease.EndedBy.MOVED: "moved",
+}
 
 
 def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:

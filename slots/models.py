@@ -30,6 +30,7 @@ class Server(models.Model):
     trouble = models.TextField(blank=True, default="")
     # `media_marker` of /props: random per process. Unique: two addresses of one process cannot both be leased.
     boot = models.TextField(null=True, blank=True, unique=True)
+    boot_at = models.DateTimeField(null=True, blank=True)
     past_boots = ArrayField(models.TextField(), default=list, blank=True)
     total_slots = models.PositiveSmallIntegerField(null=True, blank=True)
     n_ctx = models.PositiveIntegerField(null=True, blank=True)

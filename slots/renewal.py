@@ -64,9 +64,10 @@ class Renewal(threading.Thread):
         with self._lock:
             self._held[held.grant.fence] = held
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: Held) -> bool:
+        """Renew it no more; False if it was let go before, so that its end is no loss."""
         with self._lock:
-            self._held.pop(held.grant.fence, None)
+            return self._held.pop(held.grant.fence, None) is not None
 
     def held(self) -> list[Held]:
         with self._lock:
@@ -95,7 +96,6 @@ class Renewal(threading.Thread):
         for one in held:
             if one.grant.fence in alive:
                 one.renewed(asked_at)
-            else:
+            elif self.let_go(one):
                 logger.warning("lease lost slot=%s fence=%s", one.grant.slot, one.grant.fence)
-                self.let_go(one)
                 one.lose()

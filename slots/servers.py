@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
 
 from slots import leases
 from slots.client import LlamaServer, Props, ServerError
@@ -161,6 +162,7 @@ def _record(row: Server, boot: str, props: Props) -> None:
     draining = row.state == Server.State.DRAINING
     Server.objects.filter(pk=row.pk).update(
         boot=boot,
+        boot_at=Now(),
         past_boots=[*row.past_boots[-18:], *filter(None, [row.boot])],
         model=props.model,
         total_slots=props.total_slots,

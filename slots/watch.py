@@ -6,6 +6,7 @@ knowledge; only a fact about the server (another process, fewer slots) changes i
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -31,6 +32,7 @@ class Watch(threading.Thread):
         self._reachable: frozenset[int] = frozenset()
         self._stopped = threading.Event()
         self._hurry = threading.Event()
+        self._reaps_from = time.monotonic() + settings.LEASE_REAP_GRACE
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="look")
 
     @property
@@ -62,7 +64,8 @@ class Watch(threading.Thread):
         known = list(Server.objects.exclude(state=Server.State.RETIRED))
         answers = list(self._pool.map(_in_thread(servers.look), known))
         self._reachable = frozenset(server.pk for server, answered in zip(known, answers, strict=True) if answered)
-        for slot in leases.reap():
+        # A newcomer takes over first what its predecessor left: a reaped stream is a stopped one.
+        for slot in leases.reap() if time.monotonic() > self._reaps_from else ():
             logger.warning("lease of a silent worker ended slot=%s grace=%ss", slot, settings.LEASE_REAP_GRACE)
         stopping = Slot.objects.filter(condition=Slot.Condition.STOPPING, server__in=self._reachable)
         list(self._pool.map(_in_thread(servers.finish_stopping), stopping.select_related("server")))

@@ -124,7 +124,7 @@ def test_a_lease_on_a_server_out_of_reach_is_left_for_another_server() -> None:
     again = leases.acquire(mine.holder, WORKER, [near.pk])
     assert again is not None
     assert (again.server, again.warm) == (near.pk, False)
-    assert leases.last_end(mine.holder) == "moved"
+    assert leases.why_cold(mine.holder) == "moved"
 
 
 def test_a_stale_holder_changes_nothing_and_is_told() -> None:

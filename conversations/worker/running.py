@@ -163,7 +163,7 @@ class Run:
             self._writer.put(self._writing, part, words, 1, stream_id, event.end)
 
     def _end(self, client: LlamaServer, ending: Ending) -> None:
-        self._writer.flush(self._writing)
+        self._writer.close(self._writing)
         self._finish(ending)
         self._release(client)
 
@@ -181,6 +181,7 @@ class Run:
             logger.warning("slot=%s is not known to be quiet: %s", grant.slot, error)
             self._give_back_slot()
             return
+        self._renewal.let_go(self._held)
         persist(lambda: leases.release(grant, tokens, task))
         persist(turns.wake)
 
@@ -188,7 +189,7 @@ class Run:
         """Back to the front of the queue, text kept; the server is looked at before anything else is sent there."""
         logger.warning("generation=%s attempt=%s: %s", self.claim.generation, self.claim.attempt, error)
         self._watch.doubt(self.claim.grant.server)
-        self._writer.flush(self._writing)
+        self._writer.close(self._writing)
         persist(lambda: turns.requeue(self.claim, refund))
 
     def _give_back_slot(self) -> None:
@@ -231,7 +232,7 @@ class Run:
     def _end_by_force(self) -> None:
         """The server does not react: the person is free at once, the slot when it says that it is quiet."""
         try:
-            self._writer.flush(self._writing)
+            self._writer.close(self._writing)
             self._finish(self._ending(Generation.Status.CANCELLED))
             self._give_back_slot()
         except (LeaseLost, Gone):

@@ -71,6 +71,7 @@ class Writing:
     unstored: int = 0  # pieces put and not yet committed
     stop: bool = False
     gone: bool = False
+    closed: bool = False  # everything is stored; what becomes of the generation is no news to its thread any more
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self) -> "Share":
@@ -91,7 +92,7 @@ class Writing:
         return Share(self, rows, len(pieces))
 
     def wake(self) -> None:
-        """Whoever waits in `flush` looks again: the lease may be lost."""
+        """Whoever waits in `close` looks again: the lease may be lost."""
         with self.changed:
             self.changed.notify_all()
 
@@ -122,8 +123,11 @@ class Writer(threading.Thread):
         return writing
 
     def end(self, writing: Writing) -> None:
+        """Forget it; what it has not stored is dropped."""
         with self._lock:
-            self._writings.remove(writing)
+            writing.closed = True
+            if writing in self._writings:
+                self._writings.remove(writing)
 
     def put(self, writing: Writing, part: Chunk.Part, text: str, tokens: int, stream: UUID, end: int) -> None:
         """Hand over text; `end` is the offset in `stream` of the byte after it."""
@@ -132,10 +136,11 @@ class Writer(threading.Thread):
             writing.unstored += 1
         self.wake()
 
-    def flush(self, writing: Writing) -> None:
-        """Wait until everything put is committed. Raises LeaseLost or Gone when it never will be."""
+    def close(self, writing: Writing) -> None:
+        """Wait until everything put is committed, then forget it. Raises LeaseLost or Gone when it never will be."""
         with writing.changed:
             writing.changed.wait_for(lambda: not writing.unstored or writing.gone or writing.held.lost.is_set())
+        self.end(writing)
         if writing.held.lost.is_set():
             raise LeaseLost(f"generation={writing.claim.generation} fence={writing.claim.grant.fence}")
         if writing.gone:
@@ -204,7 +209,7 @@ class Writer(threading.Thread):
             writing.unstored -= share.pieces
             writing.gone = told is not None and not exists
             writing.changed.notify_all()
-        if (stop or writing.gone) and not writing.stop:
+        if (stop or writing.gone) and not (writing.stop or writing.closed):
             writing.stop = True
             writing.on_stop()
 

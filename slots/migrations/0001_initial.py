@@ -36,6 +36,7 @@ class Migration(migrations.Migration):
                 ),
                 ("trouble", models.TextField(blank=True, default="")),
                 ("boot", models.TextField(blank=True, null=True, unique=True)),
+                ("boot_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "past_boots",
                     django.contrib.postgres.fields.ArrayField(

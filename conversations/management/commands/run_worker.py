@@ -24,10 +24,16 @@ class Command(BaseCommand):
         worker = Worker()
         work = threading.Thread(target=worker.run, name="dispatcher")
         work.start()
-        while work.is_alive() and signal.sigtimedwait(ENDINGS, LOOK_SECONDS) is None:
+        while work.is_alive() and not _asked_to_end():
             pass
         worker.stop()
         work.join()
+
+
+def _asked_to_end() -> bool:
+    """Waits for a signal. CPython answers with signal 0 when the process was paused for longer than the time-out."""
+    received = signal.sigtimedwait(ENDINGS, LOOK_SECONDS)
+    return received is not None and received.si_signo in ENDINGS
 
 
 def _end_process(args: threading.ExceptHookArgs) -> None:
