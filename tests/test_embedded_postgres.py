@@ -29,8 +29,16 @@ def state() -> Iterator[Path]:
 
 
 @pytest.fixture
-def small_disk(state: Path) -> Iterator[Path]:
-    """A disk of 8 MB, too small for any Postgres."""
+def small_disk(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk of 8 MB, too small for any Postgres. Who may not mount one gets an initdb that says what it would."""
+    if os.geteuid() != 0:
+        (state / "bin").mkdir()
+        initdb = state / "bin" / "initdb"
+        initdb.write_text("#!/bin/sh\necho 'FATAL:  could not write to file: No space left on device'; exit 1\n")
+        initdb.chmod(0o755)
+        monkeypatch.setattr(postgres, "_binaries", lambda *_: state)
+        yield state
+        return
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(state), "-o", "size=8m,mode=755"], check=True)
     try:
         yield state

@@ -91,10 +91,18 @@ async def test_a_part_that_ends_before_it_is_ready_is_a_refusal_with_its_own_rea
 async def test_a_part_that_is_never_ready_is_a_refusal_and_is_stopped(tmp_path: Path, log: Lines) -> None:
     supervisor = Supervisor()
     part = python_part(tmp_path, f"import os; print(os.getpid()); {SLEEP}", ready=false, ready_within=1)
-    with pytest.raises(CannotStart, match="part was not ready within 1 s"):
+    with pytest.raises(CannotStart, match="part was not ready after 1 s"):
         await supervisor.start(part)
     await supervisor.stop()
     assert not alive(int(log[-1].split()[-1]))
+
+
+async def test_a_part_without_disk_is_not_waited_for(tmp_path: Path, log: Lines) -> None:
+    supervisor = Supervisor()
+    part = python_part(tmp_path, f"print('FATAL: No space left on device'); {SLEEP}", ready=false, ready_within=60)
+    with pytest.raises(CannotStart, match=r"part was not ready after \d s: FATAL: No space left on device"):
+        await supervisor.start(part)
+    await supervisor.stop()
 
 
 async def test_a_program_that_does_not_exist_is_a_refusal(tmp_path: Path) -> None:
@@ -123,7 +131,8 @@ async def test_a_part_that_ignores_the_request_to_stop_is_killed_with_its_childr
     await soon(lambda: len(log) == 2, "its child's number")
     await supervisor.stop()
     assert "up: part did not stop by itself: killed" in log
-    assert not alive(int(log[1].split()[-1]))
+    child = int(log[1].split()[-1])
+    await soon(lambda: not alive(child), "its child to end too")
 
 
 async def test_hurry_ends_the_wait_for_a_part_that_stops_slowly(tmp_path: Path, log: Lines) -> None:

@@ -22,7 +22,9 @@ FIRST_PAUSE = 0.5  # seconds before a part that ended is started again, doubled 
 LONGEST_PAUSE = 30.0
 STEADY_AFTER = 60.0  # a part that ran this long begins again with the first pause
 FORMER_SELF_WITHIN = 30.0
-READY_POLL = 0.1
+READY_POLL = 0.1  # seconds between two looks whether a part is ready, growing
+LONGEST_READY_POLL = 1.0
+FULL_DISK = "No space left on device"
 
 
 class Running:
@@ -60,13 +62,17 @@ class Running:
         return in_words(code)
 
     async def until_ready(self) -> bool:
-        """Whether the part became ready; False when it ended first or was not ready in time."""
+        """Whether the part became ready; False when it ended first, was not ready in time, or has no disk left."""
         loop = asyncio.get_running_loop()
         deadline = self.started_at + self.part.ready_within
+        pause = READY_POLL
         while self.process is not None and self.process.returncode is None and loop.time() < deadline:
             if self.part.ready is None or await self.part.ready():
                 return True
-            await asyncio.sleep(READY_POLL)
+            if any(FULL_DISK in line for line in self.last_lines):
+                return False
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_READY_POLL)
         return False
 
 
@@ -239,14 +245,15 @@ async def _relay(process: Process, name: str, last_lines: deque[str]) -> None:
 async def _why_not_ready(running: Running) -> str:
     name = running.part.name
     if running.process is None or running.process.returncode is None:
-        return f"{name} was not ready within {running.part.ready_within:g} s: {telling_line(running.last_lines)}"
+        waited = asyncio.get_running_loop().time() - running.started_at
+        return f"{name} was not ready after {waited:.0f} s: {telling_line(running.last_lines)}"
     how = await running.ended()
     return f"{name} did not start ({how}): {telling_line(running.last_lines)}"
 
 
 def telling_line(lines: deque[str]) -> str:
     """The line of a failed part's output that says why, as well as can be told."""
-    for word in ("No space left on device", "FATAL:", "error:", "Error:"):
+    for word in (FULL_DISK, "FATAL:", "error:", "Error:"):
         for line in lines:
             if word in line:
                 return line.strip()
