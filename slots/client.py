@@ -324,7 +324,7 @@ def _checked(response: requests.Response) -> requests.Response:
         return response
     with response:
         about = _error_of(_bounded(response))
-    sentence = str(about.get("message") or f"It answered with status {status}.")
+    sentence = _sentence(about.get("message") or f"It answered with status {status}")
     if status == 503 and "oading" in sentence:
         raise ServerUnreachable("The model server is still loading its model.")
     if about.get("type") == "exceed_context_size_error":
@@ -335,6 +335,10 @@ def _checked(response: requests.Response) -> requests.Response:
     if 400 <= status < 500:
         raise ServerRefused(f"The model server refused the request: {sentence}")
     raise ServerFailed(f"The model server failed with status {status}: {sentence}")
+
+
+def _sentence(message: object) -> str:
+    return f"{str(message).strip().rstrip('.')}."
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
@@ -355,7 +359,7 @@ def _event(data: bytes, end: int) -> Event:
     try:
         body = json.loads(data)
         if error := body.get("error"):
-            raise ServerFailed(f"The model server failed while answering: {error.get('message', error)}")
+            raise ServerFailed(f"The model server failed while answering: {_sentence(error.get('message', error))}")
         return _chunk(body, end)
     except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
         raise ServerFailed(f"The model server sent an event that is none: {data[:80]!r}.") from error
