@@ -49,6 +49,10 @@ choose() {
 }
 
 check_machine() {
+    case "$(uname -sm)" in
+    "Linux x86_64" | "Linux aarch64") ;;
+    *) fail "this runs on Linux (x86_64 or aarch64), not on $(uname -sm)" ;;
+    esac
     if [ -n "$wanted" ]; then
         minor_of "$wanted" >/dev/null || fail "PYTHON=$wanted does not run"
         fits "$wanted" || fail "PYTHON=$wanted is older than Python 3.$oldest"

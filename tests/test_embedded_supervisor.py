@@ -168,6 +168,19 @@ async def test_the_lock_is_held_for_as_long_as_anything_of_the_part_lives(tmp_pa
     os.close(held)
 
 
+async def test_a_part_that_can_no_longer_be_watched_ends_the_whole_loudly(tmp_path: Path, log: Lines) -> None:
+    async def broken() -> bool:
+        raise ZeroDivisionError
+
+    given_up = asyncio.Event()
+    supervisor = Supervisor(given_up.set)
+    supervisor.start_unwatched(python_part(tmp_path, SLEEP, ready=broken))
+    async with asyncio.timeout(10):
+        await given_up.wait()
+    assert isinstance(supervisor.fault, ZeroDivisionError)
+    await supervisor.stop()
+
+
 async def test_output_is_logged_line_by_line_and_an_endless_line_is_cut(tmp_path: Path, log: Lines) -> None:
     code = r"import sys; sys.stdout.buffer.write(b'one\ntwo\xff\n' + b'x' * 200_000 + b'\nlast'); sys.stdout.flush()"
     await run_to_end("step", (sys.executable, "-c", code), dict(os.environ), tmp_path)

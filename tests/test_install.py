@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes import ROOT
 
-TOOLS = ("cat", "cksum", "mkdir", "mv", "rm", "sh")
+TOOLS = ("cat", "cksum", "mkdir", "mv", "rm", "sh", "uname")
 
 
 @pytest.fixture
@@ -62,6 +62,12 @@ class Machine:
     @property
     def stamp(self) -> Path:
         return self.project / ".venv" / "made-from"
+
+
+def test_another_system_is_named(machine: Machine) -> None:
+    (machine.programs / "uname").unlink()
+    machine.program("uname", "echo Darwin arm64")
+    assert "this runs on Linux (x86_64 or aarch64), not on Darwin arm64" in machine.refuses()
 
 
 def test_without_any_python_it_says_which_are_wanted(machine: Machine) -> None:

@@ -148,6 +148,20 @@ def test_nothing_survives_a_kill_and_the_next_up_takes_over(folder: Path) -> Non
         assert again.address
 
 
+def test_a_second_ctrl_c_does_not_wait(folder: Path) -> None:
+    program = folder / "stubborn"
+    program.write_text("#!/bin/sh\ntrap '' TERM\necho started\nwhile :; do sleep 1; done\n")
+    program.chmod(0o755)
+    with running_up(folder / "state", LLAMA_SERVER_BIN=str(program)) as up:
+        up.says("llama-server +. started")
+        assert up.address
+        up.interrupt()
+        up.says("stopping")
+        up.interrupt()
+        up.says("llama-server did not stop by itself: killed", timeout=8)
+        assert up.ends(20) == 0
+
+
 def test_ctrl_c_during_the_start_leaves_nothing(folder: Path) -> None:
     with running_up(folder / "state") as up:
         up.says("running bootstrap script|syncing data")

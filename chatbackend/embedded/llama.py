@@ -88,6 +88,8 @@ def _defaults(wish: Wish) -> tuple[str, ...]:
         flags += ["-b", batch]
     if not given(wish.args, "-ub", "--ubatch-size"):
         flags += ["-ub", batch]
+    if wish.own is None and not given(wish.args, "-lv", "--verbosity", "--log-verbosity"):
+        flags += ["-lv", "2"]  # warnings: ten lines a turn would drown the rest of the log
     return tuple(flags)
 
 

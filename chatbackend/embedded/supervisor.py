@@ -10,7 +10,7 @@ import signal
 import subprocess
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,14 @@ class Running:
 
 
 class Supervisor:
-    """All running parts of one `up`."""
+    """All running parts of one `up`. `give_up` is called when one can no longer be watched, for `fault`."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[], None] = lambda: None) -> None:
         self._all: list[Running] = []
         self._stopping = False
         self._hurry = asyncio.Event()
+        self._give_up = give_up
+        self.fault: BaseException | None = None
 
     async def start(self, part: Part) -> None:
         """Start a part without which `up` is nothing; returns when it is ready. Raises CannotStart."""
@@ -92,13 +94,13 @@ class Supervisor:
         if not await running.until_ready():
             raise CannotStart(await _why_not_ready(running))
         say("%s is ready", part.name)
-        running.keeper = asyncio.create_task(self._keep(running, announced=True))
+        self._watch(running, self._keep(running, announced=True))
 
     def start_unwatched(self, part: Part) -> None:
         """Start a part that may come later or never: it is kept running all the same."""
         running = Running(part)
         self._all.append(running)
-        running.keeper = asyncio.create_task(self._keep_from_the_start(running))
+        self._watch(running, self._keep_from_the_start(running))
 
     async def stop(self) -> None:
         """Stop everything, the last started first. Safe to call at any moment."""
@@ -109,6 +111,15 @@ class Supervisor:
     def hurry(self) -> None:
         """Do not wait any longer for parts to stop by themselves: kill them."""
         self._hurry.set()
+
+    def _watch(self, running: Running, keeping: Coroutine[None, None, None]) -> None:
+        running.keeper = asyncio.create_task(keeping)
+        running.keeper.add_done_callback(self._watched)
+
+    def _watched(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()):
+            self.fault = error
+            self._give_up()
 
     async def _keep_from_the_start(self, running: Running) -> None:
         pause = FIRST_PAUSE
