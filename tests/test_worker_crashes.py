@@ -107,10 +107,13 @@ def test_a_worker_paused_past_its_time_to_live_changes_nothing_and_stops_nothing
         written(second)
         calls = len(server.journal.calls)
         sleeper.resume()
-        eventually(lambda: "lease lost" in sleeper.output() and sleeper.process.poll() is None, what="the sleeper to notice")
+        eventually(
+            lambda: "lease lost" in sleeper.output() and sleeper.process.poll() is None, what="the sleeper to notice"
+        )
         view = ended(second)
         assert (view.status, view.text) == ("done", default_answer(second.message.text, TOKENS))
         assert look(first).text == STORY
+        assert sleeper.process.poll() is None
         assert not [call for call in server.journal.calls[calls:] if call.startswith("DELETE")]
         assert len(server.requests) == 2
 
@@ -199,6 +202,13 @@ def test_postgres_restarted_in_the_middle_of_an_answer_loses_nothing_of_it(
     assert (view.status, view.text) == ("done", STORY)
     assert len(fake_llama.requests) == 1
     assert worker.process.poll() is None
+
+
+def test_a_worker_that_cannot_reach_postgres_ends_when_it_is_asked_to(start_worker: StartProcess) -> None:
+    """Also when `up` and Postgres were killed before it had begun: it would be nobody's for ever."""
+    worker = start_worker(DATABASE_URL="postgres://chat@127.0.0.1:9/chat", LLAMA_SERVERS="http://127.0.0.1:9")
+    eventually(lambda: "storage is away" in worker.output())
+    assert worker.terminate(timeout=12) == 0
 
 
 def test_postgres_killed_in_the_middle_of_an_answer_loses_nothing_of_it(

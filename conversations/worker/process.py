@@ -30,9 +30,14 @@ class Worker:
         self._listener = Listener(self._hint)
         self._runs: list[Run] = []
         self._lock = threading.Lock()
+        self._stopped = threading.Event()
 
     def run(self) -> None:
-        persist(servers.register)
+        try:
+            persist(servers.register, self._stopped)
+        except AWAY as error:
+            logger.warning("worker=%s ended before it could begin: %s", self.name, error)
+            return
         for thread in (self._watch, self._renewal, self._writer, self._listener):
             thread.start()
         logger.info("worker=%s takes generations", self.name)
@@ -40,7 +45,7 @@ class Worker:
         self._hand_over()
 
     def stop(self) -> None:
-        """May be called from a signal handler."""
+        self._stopped.set()
         self._dispatcher.stop()
 
     def _start(self, claim: Claim) -> None:

@@ -1,6 +1,7 @@
 """Steps that must reach Postgres, however long it is away."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,18 +18,20 @@ AGAIN = 0.5
 AWAY = (OperationalError, InterfaceError)
 
 
-def persist(step: Callable[[], Result]) -> Result:
+def persist(step: Callable[[], Result], given_up: threading.Event | None = None) -> Result:
     """Do `step`, again and again while Postgres is away; raises what the last try raised after PATIENCE.
 
-    `step` must be safe to repeat: a commit whose answer got lost may have happened.
+    Once `given_up` is set the next failure is the last. `step` must be safe to repeat: a commit whose answer got lost
+    may have happened.
     """
+    wait = given_up or threading.Event()
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return step()
         except AWAY as error:
             connection.close()
-            if time.monotonic() > deadline:
+            if wait.is_set() or time.monotonic() > deadline:
                 raise
             logger.warning("storage is away, trying again: %s", error)
-            time.sleep(AGAIN)
+            wait.wait(AGAIN)

@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 LOOK_SECONDS = 1.0
+END_SECONDS = 12.0  # less than `up` waits before it kills
 
 
 class Command(BaseCommand):
@@ -27,7 +28,10 @@ class Command(BaseCommand):
         while work.is_alive() and not _asked_to_end():
             pass
         worker.stop()
-        work.join()
+        work.join(END_SECONDS)
+        if work.is_alive():
+            logger.critical("not ended within %s s of being asked to: its leases expire", END_SECONDS)
+            os._exit(1)
 
 
 def _asked_to_end() -> bool:
