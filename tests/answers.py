@@ -14,7 +14,8 @@ def look(turn: Turn | Claim) -> GenerationView:
 
 def ended(turn: Turn, timeout: float = 20) -> GenerationView:
     """The generation once it has ended."""
-    return eventually(lambda: (view := look(turn)) and not view.live and view, timeout, what="the answer to end")
+    eventually(lambda: not look(turn).live, timeout, what="the answer to end")
+    return look(turn)
 
 
 def written(turn: Turn, characters: int = 20, timeout: float = 20) -> GenerationView:

@@ -71,7 +71,7 @@ def start_worker(transactional_db: None, django_db_blocker: DjangoDbBlocker) -> 
     started: list[Process] = []
 
     def start(**environment: str) -> Process:
-        started.append(Process("manage.py", "run_worker", **environment))
+        started.append(Process("manage.py", "run_worker", pass_fds=(), **environment))
         return started[-1]
 
     yield start
