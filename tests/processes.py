@@ -29,6 +29,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def command_of(pid: int) -> str:
+    """The command line of a process, empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def processes_of(folder: Path) -> list[int]:
     """The living processes that mention `folder` in their command or environment, or work in it; not this one."""
     found = []
@@ -42,6 +50,17 @@ def processes_of(folder: Path) -> list[int]:
             if os.fsencode(folder) in words or Path(place).is_relative_to(folder):
                 found.append(int(entry.name))
     return found
+
+
+def nothing_left(folder: Path, timeout: float = 30) -> None:
+    """Waits until no process of `folder` lives; AssertionError with the commands of those that stay."""
+
+    def gone() -> bool:
+        commands = [command_of(pid) for pid in processes_of(folder)]
+        assert not any(commands), commands
+        return True
+
+    eventually(gone, timeout, what=f"the processes of {folder} to end")
 
 
 @contextmanager
@@ -103,7 +122,7 @@ class Up:
         """Our child whose command contains `words`."""
         for pid in processes_of(self.state):
             parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(parts[1]) == self.process.pid and words.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if int(parts[1]) == self.process.pid and words in command_of(pid):
                 return pid
         raise AssertionError(f"no child of up has {words!r} in its command")
 
@@ -123,7 +142,7 @@ class Up:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        eventually(lambda: not processes_of(self.state), 30, what="the parts to end")
+        nothing_left(self.state)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
-from tests.processes import ROOT, Up, alive, open_folder, processes_of, running_up
+from tests.processes import ROOT, Up, alive, nothing_left, open_folder, processes_of, running_up
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def ends_with_one_line(up: Up, line: str) -> None:
     """It must end with exit code 1 and `line` (a regular expression) as the last one, and leave nothing running."""
     assert up.ends() == 1
     assert re.fullmatch(f"error: {line}", up.output.splitlines()[-1]), up.output
-    eventually(lambda: not processes_of(up.state), what="no process left")
+    nothing_left(up.state)
 
 
 def refused(folder: Path, line: str, **environ: str) -> None:
@@ -143,7 +143,7 @@ def test_nothing_survives_a_kill_and_the_next_up_takes_over(folder: Path) -> Non
     with running_up(state) as up:
         assert up.address
         up.process.kill()
-        eventually(lambda: not processes_of(state), 30, what="the parts to end with up")
+        nothing_left(state)
     with running_up(state) as again:
         assert again.address
 
@@ -235,7 +235,7 @@ def test_a_persons_own_llama_server_runs_under_our_flags_and_its_script_is_ended
         assert "-np 2 -c 4096 --no-kv-unified --cache-ram 0" in given
         up.says("llama-server is ready")
         up.process.kill()
-        eventually(lambda: not processes_of(folder / "state"), 30, what="the script and the server to end with up")
+        nothing_left(folder / "state")
 
 
 def test_a_llama_server_that_dies_never_ends_up(folder: Path) -> None:
@@ -273,5 +273,5 @@ def test_it_stops_when_the_make_that_started_it_is_killed(folder: Path) -> None:
         assert shell.stdout is not None
         assert any("Ready: http" in line for line in iter(shell.stdout.readline, ""))
         shell.kill()
-        eventually(lambda: not processes_of(state), 30, what="everything to end with its starter")
+        nothing_left(state)
     assert not alive(shell.pid)
