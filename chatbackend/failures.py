@@ -18,8 +18,7 @@ NOT_HERE = "There is nothing at this address."
 
 def failure(status: int, code: str, detail: str, retryable: bool = False) -> JsonResponse:
     """The body every error has."""
-    response = JsonResponse({"code": code, "detail": detail, "retryable": retryable}, status=status)
-    return logged(response)
+    return JsonResponse({"code": code, "detail": detail, "retryable": retryable}, status=status)
 
 
 def logged(response: JsonResponse) -> JsonResponse:
@@ -40,6 +39,8 @@ class FailuresMiddleware:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         if isinstance(error, DatabaseError | InterfaceError):
             return _unavailable(request, error)
+        if isinstance(error, RecursionError):  # allauth reads JSON with the standard library
+            return failure(400, "malformed_json", "The body is nested too deep.")
         if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
             return failure(400, "invalid", HALF_CHARACTER)
         return None
@@ -89,7 +90,7 @@ def csrf(request: HttpRequest, reason: str = "") -> JsonResponse:
 
 def _unavailable(request: HttpRequest, error: Exception) -> JsonResponse:
     logger.error("%s %s: %s: %s", request.method, request.path, type(error).__name__, str(error).strip())
-    return failure(503, "unavailable", UNAVAILABLE, retryable=True)
+    return logged(failure(503, "unavailable", UNAVAILABLE, retryable=True))
 
 
 def _secured(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

@@ -13,7 +13,8 @@ handler500 = "chatbackend.failures.broken"
 
 # Steps of allauth that need mail, text messages or another kind of token, none of which this site has.
 NOT_OFFERED = (
-    r"^_allauth/(app|browser)/v1/(account/(email|phone)|auth/(code|email|phone|reauthenticate/code|password)|tokens)\b"
+    r"^_allauth/(?:app|browser)/v1/"
+    r"(?:account/(?:email|phone)|auth/(?:code|email|phone|reauthenticate/code|password)|tokens)\b"
 )
 
 urlpatterns: list[URLPattern | URLResolver] = [

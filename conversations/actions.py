@@ -72,9 +72,7 @@ def delete(person: int, conversation: UUID) -> None:
         turns.cancel(person, live.pk)
     access.owned_by(person).filter(pk=conversation).delete()
     turns.wake()
-    gone = frames.conversation_deleted(conversation)
-    events.publish(conversation, gone)
-    events.publish_to_person(person, gone)
+    events.publish_to_person(person, frames.conversation_deleted(conversation))
 
 
 def _announce(person: int, sent: Sent) -> None:

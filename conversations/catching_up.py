@@ -1,15 +1,33 @@
 """What Postgres has and a client may lack."""
 
+import json
 from uuid import UUID
 
 from conversations import access, errors, frames, history
 from conversations.frames import Frame
 
+MOST_BYTES = 900_000  # of messages in a snapshot: many websocket clients take frames up to 1 MiB only
+LAST_TURN = 2  # a question and its answer
+
 
 def snapshot(person: int, conversation: UUID) -> Frame:
     """All of a conversation that a client shows. Raises NotFound."""
     row = access.conversation(person, conversation)
-    return frames.snapshot(row, *history.snapshot(row))
+    messages, earlier = history.snapshot(row)
+    shown = frames.snapshot(row, messages, earlier)
+    fitting = _newest_that_fit(shown["messages"])
+    return {**shown, "messages": fitting, "earlier": earlier or len(fitting) < len(messages)}
+
+
+def _newest_that_fit(messages: list[Frame]) -> list[Frame]:
+    """As many of the newest as fit a frame, the last turn in any case; a client reads the others by page."""
+    size, kept = 0, 0
+    for message in reversed(messages):
+        size += len(json.dumps(message, ensure_ascii=False).encode())
+        if size > MOST_BYTES and kept >= LAST_TURN:
+            break
+        kept += 1
+    return messages[len(messages) - kept :]
 
 
 def missed_events(person: int, generation: UUID, seq: int) -> list[Frame] | None:

@@ -3,7 +3,6 @@
 Used for REST bodies and websocket frames alike.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -118,6 +117,6 @@ def _param(key: str, value: Any) -> str | None:
         whole = number and isinstance(value, int) and low <= value <= high
         return None if whole else f"max_tokens must be a whole number from {low} to {high}."
     if key == "temperature":
-        finite = number and math.isfinite(value) and TEMPERATURE[0] <= value <= TEMPERATURE[1]
-        return None if finite else f"temperature must be a number from {TEMPERATURE[0]:g} to {TEMPERATURE[1]:g}."
+        fits = number and TEMPERATURE[0] <= value <= TEMPERATURE[1]
+        return None if fits else f"temperature must be a number from {TEMPERATURE[0]:g} to {TEMPERATURE[1]:g}."
     return f"{text.clean(key)} is not known; known are max_tokens and temperature."

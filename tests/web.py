@@ -1,15 +1,26 @@
-"""Clients of the real web process: who they are, and how they reach it. A pytest plugin."""
+"""Clients of the real web process: people with a session, tabs with a websocket. A pytest plugin."""
 
+import json
 import socket
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import requests
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.models import Session
 from pytest_django import DjangoDbBlocker
+from websockets.sync.client import ClientConnection, connect
 
+from conversations.models import Conversation
+from tests import factories
 from tests.eventually import eventually
 from tests.stack import Process
+
+Frame = dict[str, Any]
 
 
 @dataclass
@@ -23,6 +34,155 @@ class Web:
     def socket_address(self) -> str:
         return self.address.replace("http", "ws") + "/ws/"
 
+    def person(self, name: str = "alice") -> "Person":
+        """`name`, signed in."""
+        return Person(self, factories.person(name).pk, session_of(name))
+
+    def nobody(self) -> "Person":
+        return Person(self, 0, "")
+
+
+@dataclass
+class Person:
+    """Somebody with a session token, at a web process."""
+
+    web: Web
+    pk: int
+    token: str
+
+    def request(self, method: str, path: str, **more: Any) -> requests.Response:
+        headers = {**({"X-Session-Token": self.token} if self.token else {}), **more.pop("headers", {})}
+        return requests.request(method, f"{self.web.address}{path}", headers=headers, timeout=20, **more)
+
+    def get(self, path: str, **more: Any) -> requests.Response:
+        return self.request("GET", f"/api/v1/{path}", **more)
+
+    def post(self, path: str, body: Any = None, **more: Any) -> requests.Response:
+        return self.request("POST", f"/api/v1/{path}", json=body, **more)
+
+    def patch(self, path: str, body: Any) -> requests.Response:
+        return self.request("PATCH", f"/api/v1/{path}", json=body)
+
+    def delete(self, path: str) -> requests.Response:
+        return self.request("DELETE", f"/api/v1/{path}")
+
+    def say(self, where: Conversation, text: str = "Hello", **more: Any) -> requests.Response:
+        """Send a message over REST."""
+        return self.post(f"conversations/{where.pk}/messages/", {"client_id": str(uuid.uuid4()), "text": text, **more})
+
+    @contextmanager
+    def tab(self, *subscriptions: Conversation) -> Iterator["Tab"]:
+        """A websocket that is signed in and has had a snapshot of each of `subscriptions`."""
+        with connect(self.web.socket_address, max_size=2**24) as connection:
+            tab = Tab(connection)
+            tab.send("auth", token=self.token)
+            tab.expect("ready")
+            for where in subscriptions:
+                tab.send("subscribe", conversation=str(where.pk))
+                tab.expect("snapshot")
+            yield tab
+
+
+class Tab:
+    """The client's end of a websocket, and what it would show: it applies events as a page does."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.frames: list[Frame] = []
+        self.shown: dict[str, str] = {}  # text by generation
+        self.seq: dict[str, int] = {}
+        self.status: dict[str, str] = {}
+
+    def send(self, type_: str, **fields: Any) -> None:
+        self.connection.send(json.dumps({"type": type_, **fields}))
+
+    def say(self, where: Conversation, text: str = "Hello", **more: Any) -> None:
+        self.send("send", conversation=str(where.pk), client_id=str(uuid.uuid4()), text=text, **more)
+
+    def next(self, timeout: float = 10) -> Frame:
+        frame: Frame = json.loads(self.connection.recv(timeout))
+        self.frames.append(frame)
+        self._apply(frame)
+        return frame
+
+    def expect(self, type_: str, timeout: float = 10) -> Frame:
+        """The next frame, which must be of this type."""
+        frame = self.next(timeout)
+        assert frame["type"] == type_, frame
+        return frame
+
+    def until(self, type_: str, timeout: float = 10) -> Frame:
+        """The next frame of this type; those before it are applied."""
+        while (frame := self.next(timeout))["type"] != type_:
+            pass
+        return frame
+
+    def error(self, timeout: float = 10) -> Frame:
+        """The next frame, an error as errors must be."""
+        frame = self.expect("error", timeout)
+        assert frame["code"]
+        assert frame["detail"].endswith(".")
+        assert isinstance(frame["retryable"], bool)
+        return frame
+
+    def answers_once(self) -> bool:
+        """Whether the next frame after a ping is its pong, and no error."""
+        self.send("ping")
+        return bool(self.next()["type"] == "pong")
+
+    def answers(self) -> bool:
+        """Whether the socket still works: a ping comes back. Takes whatever comes before it."""
+        self.send("ping")
+        return bool(self.until("pong"))
+
+    def quiet(self, seconds: float = 0.4) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            self.next(seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    def _apply(self, frame: Frame) -> None:
+        if frame["type"] == "snapshot":
+            for message in frame["messages"]:
+                if state := message["generation"]:
+                    self._replace(state["id"], message["text"], state)
+        elif frame["type"] == "message.created":
+            self._replace(frame["messages"][1]["generation"]["id"], "", frame["messages"][1]["generation"])
+        elif "seq" in frame:
+            key = frame["generation"]
+            assert frame["seq"] == self.seq[key] + 1, f"a hole: {self.seq[key]}, then {frame}"
+            self.seq[key] = frame["seq"]
+            self.status[key] = frame.get("status", self.status[key])
+            if frame["type"] == "generation.delta":
+                assert frame["offset"] == len(self.shown[key]), frame
+                self.shown[key] += frame["text"]
+
+    def _replace(self, key: str, text: str, state: Frame) -> None:
+        assert text.startswith(self.shown.get(key, "")), "text was taken back"
+        assert state["seq"] >= self.seq.get(key, 0), "seq went back"
+        self.shown[key], self.seq[key], self.status[key] = text, state["seq"], state["status"]
+
+
+def session_of(name: str) -> str:
+    """A new session of this person, as signing in makes one; its key is the token."""
+    from chatbackend.accounts.sessions import SessionStore
+
+    person = factories.person(name)
+    session = SessionStore()
+    session[SESSION_KEY] = str(person.pk)
+    session[BACKEND_SESSION_KEY] = "allauth.account.auth_backends.AuthenticationBackend"
+    session[HASH_SESSION_KEY] = person.get_session_auth_hash()
+    session.create()
+    assert session.session_key
+    return session.session_key
+
+
+def sign_out(token: str) -> None:
+    """End a session behind the web process's back, as an admin or another process would."""
+    Session.objects.get(pk=token).delete()
+
 
 StartWeb = Callable[..., Web]
 
@@ -30,29 +190,53 @@ StartWeb = Callable[..., Web]
 @pytest.fixture
 def start_web(transactional_db: None, django_db_blocker: DjangoDbBlocker) -> Iterator[StartWeb]:
     """`start_web(SIGNUP="closed")` starts a web process on the test's database; all are ended with the test."""
-    started: list[Process] = []
+    started: list[Web] = []
 
     def start(**environment: str) -> Web:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            fd, port = listener.fileno(), listener.getsockname()[1]
-            process = Process("-m", "chatbackend.web", "--fd", str(fd), pass_fds=(fd,), **environment)
-        started.append(process)
-        web = Web(process, f"http://127.0.0.1:{port}")
-        eventually(lambda: _answers(web), 20, what="the web process to answer")
-        return web
+        started.append(_started(**environment))
+        return started[-1]
 
     yield start
-    for process in started:
-        process.end()
+    for web in started:
+        web.process.end()
+
+
+@pytest.fixture(scope="session")
+def _shared_web(django_db_setup: None) -> Iterator[Web]:
+    web = _started()
+    yield web
+    web.process.end()
 
 
 @pytest.fixture
-def web(start_web: StartWeb) -> Web:
-    return start_web()
+def web(transactional_db: None, _shared_web: Web) -> Web:
+    """A web process, the same for all tests: leave it as it was."""
+    assert _shared_web.process.process.poll() is None, _shared_web.process.output()
+    return _shared_web
+
+
+@pytest.fixture
+def alice(web: Web) -> Person:
+    return web.person("alice")
+
+
+@pytest.fixture
+def bob(web: Web) -> Person:
+    return web.person("bob")
+
+
+def _started(**environment: str) -> Web:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fd, port = listener.fileno(), listener.getsockname()[1]
+        process = Process("-m", "chatbackend.web", "--fd", str(fd), pass_fds=(fd,), **environment)
+    web = Web(process, f"http://127.0.0.1:{port}")
+    eventually(lambda: _answers(web), 20, what="the web process to answer")
+    return web
 
 
 def _answers(web: Web) -> bool:
-    assert web.process.process.poll() is None, web.process.output()
+    if web.process.process.poll() is not None:
+        raise RuntimeError(web.process.output())
     try:
         return requests.get(f"{web.address}/healthz", timeout=5).ok
     except requests.ConnectionError:

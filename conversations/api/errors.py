@@ -16,6 +16,7 @@ from conversations import errors, frames
 
 logger = logging.getLogger(__name__)
 
+MOST_SAID = 5  # sentences in `detail`; `errors` has all
 JSON = "application/json"  # also when the client asked for an event stream
 
 # (exception, code, sentence or None for its own)
@@ -53,11 +54,10 @@ def answer(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def invalid(error: exceptions.ValidationError) -> errors.Invalid:
-    """A failed check of fields: `errors` by field, and the first of them as the sentence."""
+    """A failed check of fields: `errors` by field, and the first few of them as the sentence."""
     by_field = {field: list(sentences(found)) for field, found in _fields(error.detail).items()}
-    field, first = next(iter(by_field.items()))
-    where = "" if field == "non_field_errors" else f"{field}: "
-    return errors.Invalid(f"{where}{first[0]}", errors=by_field)
+    said = [f"{_where(field)}{sentence}" for field, found in by_field.items() for sentence in found]
+    return errors.Invalid(" ".join(said[:MOST_SAID]), errors=by_field)
 
 
 def sentences(found: Any) -> Iterator[str]:
@@ -70,6 +70,10 @@ def sentences(found: Any) -> Iterator[str]:
             yield from sentences(inner)
     else:
         yield str(found)
+
+
+def _where(field: str) -> str:
+    return "" if field == "non_field_errors" else f"{field}: "
 
 
 def _fields(detail: Any) -> dict[str, Any]:

@@ -1,0 +1,17 @@
+from collections.abc import Mapping
+from typing import IO, Any
+
+from rest_framework.parsers import BaseParser
+
+from conversations import json_text
+
+
+class JsonBody(BaseParser):
+    """DRF's own breaks on deep nesting. Raises Malformed."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        return json_text.read(stream.read())
