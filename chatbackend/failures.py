@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
@@ -13,6 +14,8 @@ logger = logging.getLogger(__name__)
 # Text that breaks off in the middle of a character: JSON can say it ("\ud800"), UTF-8 and Postgres cannot.
 HALF_CHARACTER = "A text has half of a surrogate pair in it, which is no character."
 UNAVAILABLE = "The database does not answer at the moment: try again in a few seconds."
+Answer = TypeVar("Answer", bound=HttpResponseBase)
+
 NOT_HERE = "There is nothing at this address."
 
 
@@ -21,7 +24,7 @@ def failure(status: int, code: str, detail: str, retryable: bool = False) -> Jso
     return JsonResponse({"code": code, "detail": detail, "retryable": retryable}, status=status)
 
 
-def logged(response: JsonResponse) -> JsonResponse:
+def logged(response: Answer) -> Answer:
     """A response of 500 or more that needs no further line in the log: Django would call it an error."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response

@@ -7,27 +7,10 @@ import pytest
 from conversations import events, frames, history, turns
 from conversations.models import Conversation, Generation
 from conversations.turns import Claim
-from tests import factories
+from tests import factories, worker
 from tests.web import Person, Tab
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def publish(claim: Claim, *pieces: str) -> None:
-    """Commit pieces of an answer, then publish them, as the writer of a worker does."""
-    before = history.progress(Generation.objects.get(pk=claim.generation).owner_id, [claim.generation])[0].seq
-    factories.wrote(claim, *pieces)
-    for chunk in history.chunks_after(claim.generation, before):
-        events.publish(
-            claim.conversation,
-            frames.delta(claim.conversation, claim.generation, chunk.seq, chunk.part, chunk.start, chunk.text),
-        )
-
-
-def finish(claim: Claim) -> None:
-    turns.finish(claim, turns.Ending(Generation.Status.DONE, finish_reason="stop"))
-    view = history.generation(Generation.objects.get(pk=claim.generation))
-    events.publish(claim.conversation, frames.ended(view))
 
 
 def shows(tab: Tab, claim: Claim) -> str:
@@ -36,34 +19,32 @@ def shows(tab: Tab, claim: Claim) -> str:
 
 def test_an_answer_is_shown_from_the_send_to_its_end(alice: Person) -> None:
     where = factories.conversation(factories.person("alice"))
-    server = factories.server()
+    factories.server()
     with alice.tab(where) as tab:
         tab.say(where, "How do steam engines work?", id="my-frame")
         created = tab.expect("message.created")
         assert created["re"] == "my-frame"
         assert [message["text"] for message in created["messages"]] == ["How do steam engines work?", ""]
         assert tab.until("generation.queued")["place"] == 1
-        claim = turns.claim(factories.WORKER, [server.pk])
-        assert claim
-        publish(claim, "Heat ", "makes ", "steam.")
-        finish(claim)
+        claim = worker.claimed()
+        worker.publish(claim, "Heat ", "makes ", "steam.")
+        worker.finish(claim)
         done = tab.until("generation.done")
     assert (done["status"], done["seq"], done["finish_reason"]) == ("done", 4, "stop")
     assert shows(tab, claim) == "Heat makes steam."
-    assert shows(tab, claim) == history.generation(Generation.objects.get(pk=claim.generation)).text
+    assert shows(tab, claim) == worker.look(claim).text
 
 
 def test_every_tab_of_the_person_sees_the_same(alice: Person) -> None:
     where = factories.conversation(factories.person("alice"))
-    server = factories.server()
+    factories.server()
     with alice.tab(where) as tab, alice.tab(where) as other, alice.tab() as elsewhere:
         tab.say(where)
         tab.expect("message.created")
         other.expect("message.created")
-        claim = turns.claim(factories.WORKER, [server.pk])
-        assert claim
-        publish(claim, "One ", "answer.")
-        finish(claim)
+        claim = worker.claimed()
+        worker.publish(claim, "One ", "answer.")
+        worker.finish(claim)
         tab.until("generation.done")
         other.until("generation.done")
         assert shows(tab, claim) == shows(other, claim) == "One answer."
@@ -83,11 +64,11 @@ def test_the_sender_is_told_of_its_message_once_per_socket(alice: Person) -> Non
 def test_a_reload_in_mid_answer_shows_all_of_it_and_goes_on(alice: Person) -> None:
     claim = factories.running()
     where = Conversation.objects.get(pk=claim.conversation)
-    publish(claim, "The first ", "half ")
+    worker.publish(claim, "The first ", "half ")
     with alice.tab(where) as tab:
         assert shows(tab, claim) == "The first half "
-        publish(claim, "and the ", "second.")
-        finish(claim)
+        worker.publish(claim, "and the ", "second.")
+        worker.finish(claim)
         tab.until("generation.done")
     assert shows(tab, claim) == "The first half and the second."
     assert [frame["type"] for frame in tab.frames].count("snapshot") == 1
@@ -100,7 +81,7 @@ def test_events_that_were_sent_before_are_dropped(alice: Person) -> None:
     with alice.tab(where) as tab:
         for seq, start, text in ((1, 0, "a"), (2, 1, "b")):
             events.publish(where.pk, frames.delta(where.pk, claim.generation, seq, 0, start, text))
-        publish(claim, "c")
+        worker.publish(claim, "c")
         assert tab.expect("generation.delta")["text"] == "c"
     assert shows(tab, claim) == "abc"
 
@@ -108,13 +89,13 @@ def test_events_that_were_sent_before_are_dropped(alice: Person) -> None:
 def test_a_hole_is_filled_by_a_snapshot(alice: Person) -> None:
     claim = factories.running()
     where = Conversation.objects.get(pk=claim.conversation)
-    publish(claim, "a")
+    worker.publish(claim, "a")
     with alice.tab(where) as tab:
         factories.wrote(claim, "b", "c")  # two events that never arrive
-        publish(claim, "d")
+        worker.publish(claim, "d")
         tab.expect("snapshot")
         assert shows(tab, claim) == "abcd"
-        publish(claim, "e")
+        worker.publish(claim, "e")
         tab.expect("generation.delta")
     assert shows(tab, claim) == "abcde"
 
@@ -132,7 +113,7 @@ def test_text_whose_events_are_all_lost_is_found_by_asking(alice: Person) -> Non
 def test_a_last_event_that_is_lost_is_found_by_asking(alice: Person) -> None:
     claim = factories.running()
     where = Conversation.objects.get(pk=claim.conversation)
-    publish(claim, "The end")
+    worker.publish(claim, "The end")
     with alice.tab(where) as tab:
         turns.finish(claim, turns.Ending(Generation.Status.DONE))
         tab.expect("snapshot", timeout=5)
@@ -158,7 +139,7 @@ def test_unsubscribing_ends_the_events(alice: Person) -> None:
     with alice.tab(where) as tab:
         tab.send("unsubscribe", conversation=str(where.pk))
         assert tab.answers()
-        publish(claim, "not for you")
+        worker.publish(claim, "not for you")
         assert tab.quiet(1.5)
 
 
@@ -182,13 +163,12 @@ def test_cancelling_what_runs_is_a_committed_wish(alice: Person) -> None:
 
 def test_a_send_repeated_after_a_lost_reply_is_answered_again_and_sends_nothing(alice: Person) -> None:
     where = factories.conversation(factories.person("alice"))
-    server = factories.server()
+    factories.server()
     same = str(uuid.uuid4())
     with alice.tab() as tab:
         tab.send("send", conversation=str(where.pk), client_id=same, text="Once", parent=None)
         first = tab.until("message.created")
-        claim = turns.claim(factories.WORKER, [server.pk])
-        assert claim
+        claim = worker.claimed()
         factories.wrote(claim, "so far")
         tab.send("send", conversation=str(where.pk), client_id=same, text="Once", parent=None)
         again = tab.until("message.created")
@@ -230,9 +210,9 @@ def test_a_snapshot_and_the_events_after_it_equal_a_later_snapshot(alice: Person
     where = Conversation.objects.get(pk=claim.conversation)
     with alice.tab(where) as early:
         for number in range(30):
-            publish(claim, f"{number} ½ 😀 ")
+            worker.publish(claim, f"{number} ½ 😀 ")
         with alice.tab(where) as late:
-            finish(claim)
+            worker.finish(claim)
             early.until("generation.done")
             late.until("generation.done")
     with alice.tab(where) as fresh:

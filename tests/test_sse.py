@@ -1,0 +1,227 @@
+"""An answer as server-sent events."""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import requests
+
+from conversations import turns
+from conversations.models import Conversation, Generation
+from tests import factories, services, worker
+from tests.eventually import eventually
+from tests.test_api_conversations import refused
+from tests.web import Person
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Stream:
+    """The events of one answer, read as they come; `text` is what a client would show."""
+
+    def __init__(self, response: requests.Response) -> None:
+        self.response = response
+        self._lines = response.iter_lines(chunk_size=None, decode_unicode=False)
+        self.events: list[dict[str, Any]] = []
+        self.comments = 0
+        self.text = ""
+
+    def next(self) -> dict[str, Any] | None:
+        """The next event; None at the end of the stream."""
+        fields: dict[str, str] = {}
+        for line in self._lines:
+            name, _, value = line.decode().partition(": ")
+            if line and name:
+                fields[name] = value
+            self.comments += line.startswith(b":")
+            if not line and "data" in fields:
+                return self._read(fields)
+        return None
+
+    def until(self, type_: str) -> dict[str, Any]:
+        while event := self.next():
+            if event["type"] == type_:
+                return event
+        raise AssertionError(f"the stream ended without {type_}: {self.events}")
+
+    def rest(self) -> list[dict[str, Any]]:
+        while self.next():
+            pass
+        return self.events
+
+    def _read(self, fields: dict[str, str]) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(fields["data"])
+        assert fields["event"] == event["type"]
+        assert fields.get("id", "None") == str(event.get("seq"))
+        if event["type"] == "generation.snapshot":
+            assert event["text"].startswith(self.text), "text was taken back"
+            self.text = event["text"]
+        elif event["type"] == "generation.delta":
+            assert event["offset"] == len(self.text)
+            self.text += event["text"]
+        self.events.append(event)
+        return event
+
+
+@contextmanager
+def asking(person: Person, where: Conversation, **more: Any) -> Iterator[Stream]:
+    body = {"client_id": str(uuid.uuid4()), "text": "How do steam engines work?", **more}
+    with person.post(
+        f"conversations/{where.pk}/messages/", body, headers={"Accept": "text/event-stream"}, stream=True
+    ) as response:
+        assert response.status_code == 200, response.text
+        assert response.headers["Content-Type"] == "text/event-stream"
+        yield Stream(response)
+
+
+@pytest.fixture
+def where(alice: Person) -> Conversation:
+    factories.server()
+    return factories.conversation(factories.person("alice"))
+
+
+def test_an_answer_is_streamed_from_its_snapshot_to_its_end(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        created = stream.next()
+        assert created
+        assert created["type"] == "message.created"
+        snapshot = stream.next()
+        assert snapshot
+        assert (snapshot["type"], snapshot["status"], snapshot["text"]) == ("generation.snapshot", "queued", "")
+        claim = worker.claimed()
+        assert snapshot["id"] == str(claim.generation)
+        worker.publish(claim, "Heat ", "makes ", "steam 😀.")
+        worker.finish(claim)
+        events = stream.rest()
+    assert events[-1]["type"] == "generation.done"
+    assert stream.text == worker.look(claim).text == "Heat makes steam 😀."
+    assert [event["type"] for event in events].count("generation.snapshot") == 1
+
+
+def test_events_come_when_they_happen_not_at_the_end(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        stream.until("generation.snapshot")
+        claim = worker.claimed()
+        for piece in ("one ", "two ", "three"):
+            worker.publish(claim, piece)
+            assert stream.until("generation.delta")["text"] == piece
+        worker.finish(claim)
+        stream.until("generation.done")
+
+
+def test_the_answer_of_a_repeated_send_is_streamed_from_where_it_is(alice: Person, where: Conversation) -> None:
+    same = {"client_id": str(uuid.uuid4()), "parent": None}
+    with asking(alice, where, **same) as stream:
+        stream.until("generation.snapshot")
+    claim = worker.claimed()
+    worker.publish(claim, "so ", "far ")
+    with asking(alice, where, **same) as stream:
+        assert stream.until("generation.snapshot")["text"] == "so far "
+        worker.publish(claim, "and on")
+        worker.finish(claim)
+        stream.until("generation.done")
+        assert stream.next() is None
+    assert stream.text == "so far and on"
+    with asking(alice, where, **same) as stream:
+        assert [event["type"] for event in stream.rest()] == [
+            "message.created",
+            "generation.snapshot",
+            "generation.done",
+        ]
+
+
+def test_what_is_never_published_is_found_by_asking(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        stream.until("generation.snapshot")
+        claim = worker.claimed()
+        factories.wrote(claim, "never ", "published")
+        assert stream.until("generation.delta")["text"] == "never "
+        turns.finish(claim, turns.Ending(Generation.Status.DONE))
+        stream.until("generation.done")
+    assert stream.text == "never published"
+
+
+def test_the_stream_goes_on_while_valkey_is_away(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        stream.until("generation.snapshot")
+        claim = worker.claimed()
+        worker.publish(claim, "before ")
+        stream.until("generation.delta")
+        services.CACHE.kill()
+        try:
+            worker.publish(claim, "during ")
+            assert stream.until("generation.delta")["text"] == "during "
+        finally:
+            services.CACHE.start()
+        worker.publish(claim, "after")
+        stream.until("generation.delta")
+        worker.finish(claim)
+        stream.until("generation.done")
+    assert stream.text == "before during after"
+
+
+def test_a_client_that_goes_away_stops_nothing(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        stream.until("generation.snapshot")
+        claim = worker.claimed()
+        worker.publish(claim, "half")
+    row = Generation.objects.get(pk=claim.generation)
+    assert (row.status, row.stop_asked_at) == ("running", None)
+
+
+def test_stopping_ends_the_stream(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        generation = stream.until("generation.snapshot")["id"]
+        alice.post(f"generations/{generation}/cancel/")
+        stream.until("generation.cancelled")
+        assert stream.next() is None
+
+
+def test_a_conversation_deleted_meanwhile_ends_the_stream_with_the_reason(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        stream.until("generation.snapshot")
+        alice.delete(f"conversations/{where.pk}/")
+        assert stream.until("error")["code"] == "not_found"
+        assert stream.next() is None
+
+
+def test_a_long_silence_is_filled_with_comments(alice: Person, where: Conversation) -> None:
+    with asking(alice, where) as stream:
+        generation = stream.until("generation.snapshot")["id"]
+        reader = threading.Thread(target=stream.rest)
+        reader.start()
+        eventually(lambda: stream.comments, 20, what="a keep-alive")
+        alice.post(f"generations/{generation}/cancel/")
+        reader.join(10)
+    assert stream.events[-1]["type"] == "generation.cancelled"
+
+
+def test_what_is_refused_before_it_begins_is_plain_json(alice: Person, where: Conversation) -> None:
+    factories.sent(where)
+    accept = {"Accept": "text/event-stream"}
+    path = f"conversations/{where.pk}/messages/"
+    refused(alice.post(path, {"client_id": str(uuid.uuid4()), "text": "x"}, headers=accept), 409, "turn_in_progress")
+    refused(alice.post(path, {}, headers=accept), 400, "invalid")
+    refused(alice.web.nobody().post(path, {}, headers=accept), 401, "not_signed_in")
+    refused(alice.post(f"conversations/{uuid.uuid4()}/messages/", {}, headers=accept), 404, "not_found")
+
+
+def test_many_streams_hold_no_connections(alice: Person) -> None:
+    factories.server()
+    many = [factories.conversation(factories.person("alice")) for _ in range(20)]
+    responses = []
+    for where in many:
+        body = {"client_id": str(uuid.uuid4()), "text": "x"}
+        responses.append(
+            alice.post(
+                f"conversations/{where.pk}/messages/", body, headers={"Accept": "text/event-stream"}, stream=True
+            )
+        )
+        Stream(responses[-1]).until("generation.snapshot")
+    assert alice.get("conversations/").status_code == 200
+    for response in responses:
+        response.close()
