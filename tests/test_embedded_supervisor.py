@@ -255,7 +255,18 @@ def test_the_leash_passes_the_exit_code_on() -> None:
 def test_the_leash_ends_what_its_command_left_behind() -> None:
     command = [sys.executable, "-m", "chatbackend.embedded.leash", "/bin/sh", "-c", "sleep 60 >/dev/null & echo $!"]
     left = int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
-    eventually(lambda: not alive(left), what="what was left behind to end")
+    assert not alive(left)
+
+
+def test_the_leash_kills_what_will_not_end() -> None:
+    deaf = "(trap '' TERM; while :; do sleep 60; done) >/dev/null & echo $!"
+    start = "import sys; from chatbackend.embedded import leash; leash.KILL_AFTER = 1; leash.main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", start, "/bin/sh", "-c", deaf],
+        cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    eventually(lambda: not alive(int(done.stdout)), what="the deaf process to end")
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "killed by SIGKILL")])

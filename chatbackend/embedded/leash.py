@@ -11,29 +11,49 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import FrameType
 
 from chatbackend.embedded.parts import dies_with_parent
 
 KILL_AFTER = 10  # seconds between asking the group to end and killing it
+LOOK_EVERY = 0.05
 
 
 def main(command: list[str]) -> int:
-    """Run `command` in our process group until it ends; returns its exit code as a shell would."""
+    """Run `command` in our process group until it ends; returns its exit code as a shell would.
+
+    SIGTERM is passed to the whole group. Whatever of the group is left when the command has ended, or ten seconds
+    after SIGTERM, is killed: it would keep the port and the memory of the next one.
+    """
     child = subprocess.Popen(command, preexec_fn=dies_with_parent(signal.SIGKILL))  # noqa: PLW1509
-
-    def end_group(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # the group includes us
-        os.killpg(0, signal.SIGTERM)
-        signal.alarm(KILL_AFTER)
-
-    signal.signal(signal.SIGTERM, end_group)
+    signal.signal(signal.SIGTERM, _end_group)
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     code = child.wait()
-    # What the command left behind would keep the port and the memory of the next one.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)
+    _end_group(signal.SIGTERM, None)
+    while _others():
+        time.sleep(LOOK_EVERY)
     return code if code >= 0 else 128 - code
+
+
+def _end_group(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # the group includes us
+    os.killpg(0, signal.SIGTERM)
+    signal.alarm(KILL_AFTER)
+
+
+def _others() -> list[int]:
+    """The living processes of our group, without us."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(group) == os.getpgid(0) and int(entry.name) != os.getpid() and state not in "ZX":
+            found.append(int(entry.name))
+    return found
 
 
 if __name__ == "__main__":
