@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 
 SEND_SECONDS = 2.0
 MOST_PENDING = 20_000  # events; beyond that the layer is as good as away
-MOST_UNHEARD = 2_000  # events waiting in one feed; a reader that slow is better served by a snapshot
+MOST_UNHEARD = 1_000  # events waiting in one feed; a reader that slow is better served by a snapshot
 JOIN_SECONDS = 0.5  # how long a subscriber waits for the layer before going on without it
 RETRY_SECONDS = 1.0
+PULSE_SECONDS = 0.5  # shorter than any break in hearing: after one the layer itself waits a second
 SESSION_CHECK = "session.check"  # to a person's sockets, never to clients: see whether your session still is
 HANDLER = "events"  # name of the consumer method that gets {"events": [frame, …]}
 
@@ -149,6 +150,7 @@ class Feed:
     async def __aenter__(self) -> "Feed":
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._keep_joined())]
         _feeds.add(self)
+        _keep_pulse()
         return self
 
     async def __aexit__(self, *about: object) -> None:
@@ -189,6 +191,11 @@ class Feed:
         if not self.closed:
             self._heard.clear()
         return unheard, missed
+
+    def doubt(self) -> None:
+        """Something published may not have arrived."""
+        self._missed = True
+        self._heard.set()
 
     def close(self) -> None:
         """Let its reader go: `wait` returns at once, and `closed` is set."""
@@ -247,7 +254,41 @@ def close_feeds() -> None:
         feed.close()
 
 
+_pulse: "asyncio.Task[None] | None" = None
+
+
+def _keep_pulse() -> None:
+    global _pulse
+    if _pulse is None or _pulse.done() or _pulse.get_loop() is not asyncio.get_running_loop():
+        _pulse = asyncio.create_task(_beat())
+
+
+async def _beat() -> None:
+    """Send ourselves numbers for as long as anybody listens; one that does not come back means that events were lost.
+
+    The layer re-joins by itself after Valkey was away, or cut us off because we read too slowly, and tells nobody.
+    """
+    group, sent, heard = f"pulse.{uuid4().hex}", 0, 0
+    async with Feed() as feed:
+        await feed.join(group)
+        while len(_feeds) > 1:
+            sent += 1
+            with _layer_may_be_away():
+                await _send_to(group, [{"number": sent}])
+            await asyncio.sleep(PULSE_SECONDS)
+            numbers = [beat["number"] for beat in feed.take()[0]]
+            if numbers and numbers != list(range(heard + 1, numbers[-1] + 1)):
+                logger.warning("events were lost: everybody who listens looks at the database")
+                for other in _feeds:
+                    other.doubt()
+            heard = numbers[-1] if numbers else heard
+
+
+async def _send_to(group: str, frames: list[Frame]) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await get_channel_layer().group_send(group, {"type": HANDLER, "events": frames})
+
+
 async def reach_layer() -> None:
     """Send nothing to nobody. Raises RedisError, OSError or TimeoutError when the channel layer does not take it."""
-    async with asyncio.timeout(SEND_SECONDS):
-        await get_channel_layer().group_send("nobody", {"type": HANDLER, "events": []})
+    await _send_to("nobody", [])

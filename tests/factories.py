@@ -3,8 +3,8 @@
 import uuid
 from datetime import timedelta
 
-from django.db.models import F
-from django.db.models.functions import Now
+from django.db.models import F, Sum
+from django.db.models.functions import Length, Now
 
 from chatbackend.accounts.models import User
 from conversations import turns
@@ -72,7 +72,7 @@ def wrote(claim: Claim, *pieces: str, part: int = 0) -> None:
     """Chunks of a running generation, as the writer commits them; publishes nothing."""
     before = Chunk.objects.filter(generation=claim.generation)
     seq = before.count()
-    start = sum(len(text) for text in before.filter(part=part).values_list("text", flat=True))
+    start = before.filter(part=part).aggregate(sum=Sum(Length("text")))["sum"] or 0
     for piece in pieces:
         seq += 1
         Chunk.objects.create(

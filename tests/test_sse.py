@@ -213,14 +213,10 @@ def test_what_is_refused_before_it_begins_is_plain_json(alice: Person, where: Co
 def test_many_streams_hold_no_connections(alice: Person) -> None:
     factories.server()
     many = [factories.conversation(factories.person("alice")) for _ in range(20)]
-    responses = []
+    responses, accept = [], {"Accept": "text/event-stream"}
     for where in many:
         body = {"client_id": str(uuid.uuid4()), "text": "x"}
-        responses.append(
-            alice.post(
-                f"conversations/{where.pk}/messages/", body, headers={"Accept": "text/event-stream"}, stream=True
-            )
-        )
+        responses.append(alice.post(f"conversations/{where.pk}/messages/", body, headers=accept, stream=True))
         Stream(responses[-1]).until("generation.snapshot")
     assert alice.get("conversations/").status_code == 200
     for response in responses:

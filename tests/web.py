@@ -73,7 +73,7 @@ class Person:
     @contextmanager
     def tab(self, *subscriptions: Conversation) -> Iterator["Tab"]:
         """A websocket that is signed in and has had a snapshot of each of `subscriptions`."""
-        with connect(self.web.socket_address, max_size=2**24) as connection:
+        with connect(self.web.socket_address, max_size=2**24, ping_interval=None) as connection:
             tab = Tab(connection)
             tab.send("auth", token=self.token)
             tab.expect("ready")

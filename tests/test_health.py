@@ -1,0 +1,84 @@
+"""Whether the site says truly how it is."""
+
+import signal
+import time
+
+import pytest
+import requests
+from django.db import connections
+
+from slots.models import Server
+from tests import factories, services
+from tests.eventually import eventually
+from tests.web import StartWeb, Web
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def get(web: Web, path: str) -> requests.Response:
+    return requests.get(f"{web.address}{path}", timeout=10)
+
+
+def test_a_whole_site_is_ready(web: Web) -> None:
+    assert get(web, "/healthz").json() == {"ok": True}
+    ready = get(web, "/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["parts"] == {
+        "database": {"ok": True, "detail": "usable"},
+        "channel_layer": {"ok": True, "detail": "usable"},
+    }
+
+
+def test_servers_count_only_when_asked_for(web: Web) -> None:
+    assert get(web, "/readyz").status_code == 200
+    asked = get(web, "/readyz?servers=1")
+    assert asked.status_code == 503
+    assert asked.json()["parts"]["servers"] == {
+        "ok": False,
+        "detail": "No model server is configured: set LLAMA_SERVERS.",
+    }
+    factories.server()
+    assert get(web, "/readyz?servers=1").status_code == 200
+    Server.objects.update(trouble="http://llama.test:8080 does not answer.")
+    assert "does not answer" in get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"]
+
+
+def test_without_valkey_it_is_alive_and_says_what_is_missing(start_web: StartWeb) -> None:
+    web = start_web(REDIS_URL="unix:///nowhere/valkey.sock")
+    assert get(web, "/healthz").status_code == 200
+    ready = get(web, "/readyz")
+    assert ready.status_code == 503
+    parts = ready.json()["parts"]
+    assert parts["database"]["ok"] is True
+    assert parts["channel_layer"]["ok"] is False
+    assert "events are late" in parts["channel_layer"]["detail"]
+
+
+def test_a_valkey_that_hangs_is_found_out_in_time(web: Web) -> None:
+    services.CACHE.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        ready = get(web, "/readyz")
+        assert ready.status_code == 503
+        assert "no answer within 2 s" in ready.json()["parts"]["channel_layer"]["detail"]
+        assert time.monotonic() - began < 3
+    finally:
+        services.CACHE.process.send_signal(signal.SIGCONT)
+    eventually(lambda: get(web, "/readyz").status_code == 200, 15)
+
+
+def test_without_postgres_it_is_alive_and_says_so_in_time(start_web: StartWeb) -> None:
+    web = start_web()
+    connections.close_all()
+    services.DATABASE.kill()
+    try:
+        began = time.monotonic()
+        ready = get(web, "/readyz?servers=1")
+        assert ready.status_code == 503
+        assert ready.json()["parts"]["database"]["ok"] is False
+        assert ready.json()["parts"]["channel_layer"]["ok"] is True
+        assert time.monotonic() - began < 3
+        assert get(web, "/healthz").status_code == 200
+    finally:
+        services.DATABASE.start()
+    eventually(lambda: get(web, "/readyz").status_code == 200, 30)

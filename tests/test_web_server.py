@@ -1,0 +1,264 @@
+"""The web process: how it starts, what it lets through, how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+import requests
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from chatbackend.web_protocols import LONGEST_BODY
+from conversations import events
+from conversations.models import Conversation
+from tests import factories, worker
+from tests.eventually import eventually
+from tests.stack import database_environment
+from tests.test_api_conversations import refused
+from tests.test_sse import asking
+from tests.web import Person, StartWeb, Web
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def memory(web: Web) -> int:
+    """Bytes of memory the process has."""
+    return int(Path(f"/proc/{web.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(web: Web) -> float:
+    fields = Path(f"/proc/{web.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def open_files(web: Web) -> int:
+    return len(os.listdir(f"/proc/{web.process.pid}/fd"))
+
+
+# -- its end
+
+
+def test_asked_to_end_it_tells_sockets_to_come_back_and_exits_0(start_web: StartWeb) -> None:
+    web = start_web()
+    with web.person().tab() as tab:
+        web.process.process.terminate()
+        with pytest.raises(ConnectionClosed) as caught:
+            tab.next()
+        assert caught.value.rcvd
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1012, "service restart")
+    assert web.process.process.wait(10) == 0
+    assert "Traceback" not in web.process.output()
+
+
+def test_an_interrupt_is_an_orderly_end_too(start_web: StartWeb) -> None:
+    web = start_web()
+    web.process.process.send_signal(signal.SIGINT)
+    assert web.process.process.wait(10) == 0
+
+
+def test_a_stream_ends_properly_and_its_answer_goes_on(start_web: StartWeb) -> None:
+    web = start_web()
+    factories.server()
+    where = factories.conversation(factories.person("alice"))
+    with asking(web.person(), where) as stream:
+        stream.until("generation.snapshot")
+        claim = worker.claimed()
+        began = time.monotonic()
+        web.process.process.terminate()
+        assert stream.next() is None, "the stream has an end, not a broken connection"
+        assert time.monotonic() - began < 3
+    assert web.process.process.wait(10) == 0
+    assert worker.look(claim).live
+
+
+def test_requests_that_are_being_answered_finish(start_web: StartWeb) -> None:
+    web = start_web()
+    answers: list[requests.Response] = []
+
+    def sign_up() -> None:  # hashing the password takes a while
+        body = {"username": "alice", "password": "correct horse battery"}
+        answers.append(requests.post(f"{web.address}/_allauth/app/v1/auth/signup", json=body, timeout=20))
+
+    idle = cpu_seconds(web)
+    thread = threading.Thread(target=sign_up)
+    thread.start()
+    eventually(lambda: cpu_seconds(web) > idle + 0.1, 5, every=0.01, what="the password to be hashed")
+    web.process.process.terminate()
+    thread.join()
+    assert answers[0].status_code == 200
+    assert web.process.process.wait(10) == 0
+
+
+def test_it_takes_no_new_connections_while_it_ends(start_web: StartWeb) -> None:
+    web = start_web()
+    web.process.process.terminate()
+    web.process.process.wait(10)
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{web.address}/healthz", timeout=5)
+
+
+def test_the_next_process_goes_on_where_a_killed_one_was(start_web: StartWeb) -> None:
+    first, second = start_web(), start_web()
+    claim = factories.running()
+    where = Conversation.objects.get(pk=claim.conversation)
+    person = first.person()
+    with person.tab(where) as tab:
+        worker.publish(claim, "before ")
+        tab.until("generation.delta")
+        first.process.kill()
+        worker.publish(claim, "meanwhile ")
+        with pytest.raises(ConnectionClosed):
+            tab.next()
+    with Person(second, person.pk, person.token).tab(where) as tab:
+        worker.publish(claim, "after")
+        worker.finish(claim)
+        tab.until("generation.done")
+    assert tab.shown[str(claim.generation)] == "before meanwhile after" == worker.look(claim).text
+
+
+# -- its start
+
+
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "chatbackend.web", *words], env=database_environment(), capture_output=True, text=True,
+        timeout=30, cwd=Path(__file__).parent.parent, check=False,
+    )  # fmt: skip
+
+
+def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = run("--port", str(taken.getsockname()[1]))
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("error: cannot listen on 127.0.0.1 port")
+
+
+def test_a_descriptor_that_is_no_socket_is_one_line_and_exit_code_1() -> None:
+    ended = run("--fd", "97")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+
+
+# -- what it lets through
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [LONGEST_BODY + 1, 10 * LONGEST_BODY])
+def test_a_body_that_is_too_large_is_refused_with_both_numbers(alice: Person, size: int, chunked: bool) -> None:
+    body = b'"' + b"x" * (size - 2) + b'"'
+    data = (body[at : at + 65536] for at in range(0, size, 65536)) if chunked else body
+    answer = alice.request("POST", "/api/v1/conversations/", data=data, headers={"Content-Type": "application/json"})
+    said = refused(answer, 413, "too_large")
+    assert "1,048,576" in said["detail"]
+
+
+def test_a_body_of_the_full_size_is_taken(alice: Person) -> None:
+    where = factories.conversation(factories.person("alice"))
+    assert alice.say(where, "x" * 200_000).status_code == 202
+    body = json.dumps({"title": "x" * (LONGEST_BODY - 20)}).encode()
+    answer = alice.request("POST", "/api/v1/conversations/", data=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+
+
+def test_a_body_without_end_costs_no_memory_and_is_cut(alice: Person) -> None:
+    before = memory(alice.web)
+    host, _, port = alice.web.address.removeprefix("http://").partition(":")
+    sent = 0
+    with closing(socket.create_connection((host, int(port)), 10)) as connection:
+        connection.sendall(
+            b"POST /api/v1/conversations/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        with suppress(OSError):  # reset or broken pipe, whichever comes first
+            while sent < 100 * LONGEST_BODY:
+                connection.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                sent += 65536
+    assert sent < 40 * LONGEST_BODY
+    assert memory(alice.web) - before < 20 * LONGEST_BODY
+
+
+def test_what_is_no_http_is_refused_in_the_same_shape(web: Web) -> None:
+    host, _, port = web.address.removeprefix("http://").partition(":")
+    with closing(socket.create_connection((host, int(port)), 10)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n")
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_stops_reading_gets_everything_once_it_reads_again(alice: Person) -> None:
+    claim = factories.running()
+    where = Conversation.objects.get(pk=claim.conversation)
+    with alice.tab(where) as stalled, alice.tab(where) as reader:
+        for _ in range(20):  # 10 MB in all: more than the buffers of a socket on both sides
+            worker.publish(claim, *["x" * 100_000] * 5)
+            for _ in range(5):
+                reader.until("generation.delta")
+        worker.finish(claim)
+        reader.until("generation.done")
+        stalled.until("generation.done", 30)
+    assert stalled.shown == reader.shown
+    assert stalled.seq == reader.seq
+
+
+def test_a_client_that_does_not_read_costs_bounded_memory_and_then_gets_a_snapshot(alice: Person) -> None:
+    where = factories.conversation(factories.person("alice"))
+    update = {"type": "conversation.updated", "conversation": {"title": "x" * 20_000}}
+    with alice.tab(where) as tab:
+        before = memory(alice.web)
+        for _ in range(60):
+            events.publish_to_person(alice.pk, *[update] * 100)  # 120 MB in all
+            events.flush(5)
+        with alice.tab():  # what was published before has been heard by now
+            assert memory(alice.web) - before < 70_000_000
+        tab.until("snapshot", 30)
+        assert tab.answers()
+
+
+def test_a_flood_is_not_read_faster_than_it_is_answered(alice: Person) -> None:
+    before = memory(alice.web)
+    with connect(alice.web.socket_address, additional_headers={"Cookie": f"sessionid={alice.token}"}) as connection:
+        reading = threading.Thread(target=lambda: [connection.recv(20) for _ in range(151)])
+        reading.start()
+        for _ in range(150):
+            connection.send("x" * (1024 * 1024))
+        reading.join()
+    assert memory(alice.web) - before < 100_000_000
+
+
+def test_two_hundred_sockets_come_and_go_and_leave_nothing(alice: Person) -> None:
+    where = factories.conversation(factories.person("alice"))
+
+    def round_() -> None:
+        headers = {"Cookie": f"sessionid={alice.token}"}
+        sockets = [connect(alice.web.socket_address, additional_headers=headers, legacy=True) for _ in range(100)]
+        for one in sockets:
+            one.recv(20)
+            one.send(json.dumps({"type": "subscribe", "conversation": str(where.pk)}))
+        for number, one in enumerate(sockets):
+            one.recv(20)
+            if number % 2:
+                one.socket.close()  # gone without a word
+            one.close()
+
+    round_()
+    open_before, before = open_files(alice.web), memory(alice.web)
+    round_()
+    round_()
+    eventually(lambda: open_files(alice.web) <= open_before + 5, 20, what="the sockets to be closed")
+    assert memory(alice.web) - before < 30_000_000
+    assert "took too long to shut down" not in alice.web.process.output()
+
+
+def test_one_line_in_the_log_for_each_request_and_none_of_its_secrets(start_web: StartWeb) -> None:
+    web = start_web()
+    web.person().get("conversations/?cursor=secret")
+    line = eventually(lambda: [line for line in web.process.output().splitlines() if "GET /api/v1" in line])[0]
+    assert "/api/v1/conversations/ 400" in line
+    assert "secret" not in web.process.output()
