@@ -15,7 +15,9 @@ import pytest
 import requests
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
+from chatbackend.environment import lan_address
 from chatbackend.web_protocols import LONGEST_BODY
 from conversations import events
 from conversations.models import Conversation
@@ -262,3 +264,41 @@ def test_one_line_in_the_log_for_each_request_and_none_of_its_secrets(start_web:
     line = eventually(lambda: [line for line in web.process.output().splitlines() if "GET /api/v1" in line])[0]
     assert "/api/v1/conversations/ 400" in line
     assert "secret" not in web.process.output()
+
+
+# -- on the LAN
+
+
+def test_on_every_address_the_names_of_the_lan_are_ours_without_further_settings(start_web: StartWeb) -> None:
+    web = start_web(HOST="0.0.0.0")
+    person = web.person()
+    port = web.address.rpartition(":")[2]
+    names = [socket.gethostname(), f"{socket.gethostname()}.local", *filter(None, [lan_address()])]
+    for name in names:
+        host = f"{name}:{port}"
+        assert person.get("conversations/", headers={"Host": host}).status_code == 200
+        page = requests.Session()
+        config = page.get(f"{web.address}/_allauth/browser/v1/config", headers={"Host": host}, timeout=5)
+        token = config.cookies["csrftoken"]
+        headers = {"Host": host, "Origin": f"http://{host}", "X-CSRFToken": token}
+        cookies = {"csrftoken": token, "sessionid": person.token}
+        made = requests.post(
+            f"{web.address}/api/v1/conversations/", json={}, headers=headers, cookies=cookies, timeout=5
+        )
+        assert made.status_code == 201, made.text
+        with (
+            socket.create_connection(("127.0.0.1", int(port))) as direct,
+            connect(
+                f"ws://{host}/ws/", sock=direct, origin=Origin(f"http://{host}"),
+                additional_headers={"Cookie": f"sessionid={person.token}"},
+            ) as connection,
+        ):  # fmt: skip
+            assert json.loads(connection.recv(10))["type"] == "ready"
+    assert person.get("conversations/", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_beyond_loopback_only_invited_people_join(start_web: StartWeb) -> None:
+    web = start_web(HOST="0.0.0.0")
+    body = {"username": "alice", "password": "correct horse battery"}
+    answer = requests.post(f"{web.address}/_allauth/app/v1/auth/signup", json=body, timeout=20)
+    assert answer.json()["code"] == "invite_missing"

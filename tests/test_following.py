@@ -1,0 +1,96 @@
+"""How an event joins what a client has, and when Postgres is asked."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from conversations import errors
+from conversations.allowance import BURST, PER_SECOND, Allowance
+from conversations.following import SILENCE, Fit, Following
+
+GENERATION, CONVERSATION = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def following(clock: Clock) -> Following:
+    following = Following(clock)
+    following.begin({"id": GENERATION, "conversation": CONVERSATION, "seq": 5, "status": "running"})
+    return following
+
+
+def event(**fields: Any) -> dict[str, Any]:
+    return {"type": "generation.delta", "conversation": CONVERSATION, "generation": GENERATION, **fields}
+
+
+@pytest.mark.parametrize(("seq", "fit"), [(4, Fit.OLD), (5, Fit.OLD), (6, Fit.NEXT), (7, Fit.HOLE), (None, Fit.NEXT)])
+def test_only_the_next_event_is_next(following: Following, seq: int | None, fit: Fit) -> None:
+    assert following.judge(event(**({} if seq is None else {"seq": seq}))) is fit
+
+
+def test_an_unknown_generation_is_a_hole(following: Following) -> None:
+    assert following.judge(event(generation=str(uuid.uuid4()), seq=1)) is Fit.HOLE
+
+
+def test_an_event_counts_once(following: Following) -> None:
+    assert [following.judge(event(seq=6)) for _ in range(2)] == [Fit.NEXT, Fit.OLD]
+
+
+def test_progress_after_the_end_is_old(following: Following) -> None:
+    assert following.judge(event(seq=6, status="done")) is Fit.NEXT
+    assert following.judge(event(processed=5)) is Fit.OLD
+
+
+def test_a_generation_that_no_snapshot_shows_is_skipped_once(following: Following) -> None:
+    ahead = event(seq=9)
+    assert following.judge(ahead) is Fit.HOLE
+    following.skip(ahead)
+    assert following.judge(event(seq=10)) is Fit.NEXT
+
+
+def test_silence_is_told_once_per_silence(following: Following, clock: Clock) -> None:
+    assert following.silent() == []
+    clock.now += SILENCE
+    assert [(silent.seq, str(silent.generation)) for silent in following.silent()] == [(5, GENERATION)]
+    assert following.silent() == []
+    clock.now += SILENCE / 2
+    following.judge(event(processed=1))
+    clock.now += SILENCE / 2
+    assert following.silent() == []
+
+
+def test_nobody_waits_for_what_has_ended_or_is_forgotten(following: Following, clock: Clock) -> None:
+    other = str(uuid.uuid4())
+    following.begin({"id": other, "conversation": str(uuid.uuid4()), "seq": 1, "status": "done"})
+    following.forget_conversation(CONVERSATION)
+    clock.now += 10 * SILENCE
+    assert following.silent() == []
+
+
+def test_frames_are_allowed_in_bursts_and_then_at_a_pace(clock: Clock) -> None:
+    allowance = Allowance(clock)
+    for _ in range(BURST):
+        allowance.take()
+    with pytest.raises(errors.TooMany):
+        allowance.take()
+    clock.now += 1.5 / PER_SECOND
+    allowance.take()
+    with pytest.raises(errors.TooMany):
+        allowance.take()
+    clock.now += 3600
+    for _ in range(BURST):
+        allowance.take()
+    with pytest.raises(errors.TooMany):
+        allowance.take()
