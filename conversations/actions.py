@@ -34,7 +34,7 @@ def send(person: int, conversation: UUID, client_id: UUID, text: str, parent: UU
     sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
     if turn.created:
         logger.info("queued generation=%s conversation=%s person=%s", generation.id, conversation, person)
-        _announce(person, sent)
+        _announce(person, sent, servers.why_none(turn.generation.model))
     return sent
 
 
@@ -75,10 +75,10 @@ def delete(person: int, conversation: UUID) -> None:
     events.publish_to_person(person, frames.conversation_deleted(conversation))
 
 
-def _announce(person: int, sent: Sent) -> None:
+def _announce(person: int, sent: Sent, reason: str | None) -> None:
     generation = sent.generation
     where = generation.conversation
     events.publish(where, sent.announcement)
     if generation.place:  # else a worker was faster
-        events.publish(where, frames.queued(where, generation.id, generation.place, servers.why_none()))
+        events.publish(where, frames.queued(where, generation.id, generation.place, reason))
     events.publish_to_person(person, frames.conversation_updated(access.conversation(person, where)))

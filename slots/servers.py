@@ -42,9 +42,12 @@ def register() -> None:
             url=address.url, defaults={"api_key": address.api_key, "from_environment": True}
         )
     urls = [address.url for address in listed]
-    Server.objects.filter(from_environment=True).exclude(url__in=urls).update(state=Server.State.RETIRED)
-    back = Server.objects.filter(url__in=urls, state=Server.State.RETIRED)
-    back.update(state=Server.State.UNKNOWN, boot=None)
+    gone = Server.objects.filter(from_environment=True).exclude(url__in=urls).exclude(state=Server.State.RETIRED)
+    for server in gone:
+        logger.warning("server=%s: retired, LLAMA_SERVERS of the newest worker does not list it", server.url)
+    # Without its process: that may be listed under another name now.
+    gone.update(state=Server.State.RETIRED, boot=None)
+    Server.objects.filter(url__in=urls, state=Server.State.RETIRED).update(state=Server.State.UNKNOWN)
 
 
 def client_of(server: Server) -> LlamaServer:
@@ -59,7 +62,7 @@ def look(server: Server) -> bool:
     try:
         client = client_of(server)
         props = client.props()
-        if (server.boot, server.total_slots) != (_boot(server, props), props.total_slots):
+        if _recorded(server) != _seen(server, props):
             _check_slots(client, props)
             _adopt(server, props)
             server.refresh_from_db()
@@ -99,13 +102,20 @@ def usable(reachable: Sequence[int]) -> list[int]:
     return list(Server.objects.filter(pk__in=reachable, state=Server.State.READY).values_list("pk", flat=True))
 
 
-def why_none() -> str | None:
-    """A sentence why no server takes requests; None when one does. A hint from whoever looked last."""
+def why_none(model: str = "") -> str | None:
+    """A sentence why no server takes requests for `model` (empty: any); None when one does.
+
+    A hint from whichever worker looked last.
+    """
     servers = list(Server.objects.exclude(state=Server.State.RETIRED))
     if not servers:
         return "No model server is configured: set LLAMA_SERVERS."
-    if any(server.state == Server.State.READY and not server.trouble for server in servers):
+    ready = [server for server in servers if server.state == Server.State.READY and not server.trouble]
+    if any(model in ("", server.model) for server in ready):
         return None
+    if ready:
+        names = ", ".join(sorted({server.model for server in ready}))
+        return f"No server has the model {model!r} at the moment; served: {names}."
     return " ".join(server.trouble or f"{server.url} has not been reached yet." for server in servers)
 
 
@@ -140,12 +150,21 @@ def _boot(server: Server, props: Props) -> str:
     return props.boot or f"unmarked {server.url}"
 
 
+def _seen(server: Server, props: Props) -> tuple[object, ...]:
+    """What tells one process from the next. Without a marker a restart with other figures shows at least in those."""
+    return _boot(server, props), props.total_slots, props.n_ctx, props.model
+
+
+def _recorded(server: Server) -> tuple[object, ...]:
+    return server.boot, server.total_slots, server.n_ctx, server.model
+
+
 def _adopt(server: Server, props: Props) -> None:
     """Compare-and-set on the process seen: of several workers one ends the leases of the process that is gone."""
     boot = _boot(server, props)
     with transaction.atomic():
         row = Server.objects.select_for_update(of=("self",), no_key=True).get(pk=server.pk)
-        if (row.boot, row.total_slots) == (boot, props.total_slots):
+        if _recorded(row) == _seen(row, props):
             return
         if boot in row.past_boots:
             raise ServerError("Several processes answer behind this address: give each its own.")
@@ -163,7 +182,7 @@ def _record(row: Server, boot: str, props: Props) -> None:
     Server.objects.filter(pk=row.pk).update(
         boot=boot,
         boot_at=Now(),
-        past_boots=[*row.past_boots[-18:], *filter(None, [row.boot])],
+        past_boots=[*row.past_boots[-18:], *(past for past in [row.boot] if past and past != boot)],
         model=props.model,
         total_slots=props.total_slots,
         n_ctx=props.n_ctx,

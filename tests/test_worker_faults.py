@@ -106,6 +106,17 @@ def test_a_server_that_cannot_be_trusted_gets_nothing_and_the_reason_is_said(
     assert servers.why_none() is None
 
 
+def test_a_model_that_is_served_nowhere_waits_with_its_reason(
+    fake_llama: FakeLlama, start_worker: StartProcess
+) -> None:
+    start_worker(LLAMA_SERVERS=fake_llama.url)
+    turn = factories.sent(factories.conversation(model="gone"), "hello")
+    eventually(lambda: servers.why_none() is None)
+    assert servers.why_none("gone") == "No server has the model 'gone' at the moment; served: scripted."
+    assert ended(factories.sent(factories.conversation(), "hello")).status == "done"
+    assert look(turn).status == "queued"
+
+
 def test_a_wrong_key_is_named(start_worker: StartProcess) -> None:
     with FakeLlama(api_key="right") as server:
         start_worker(LLAMA_SERVERS=server.url.replace("//", "//:wrong@"))

@@ -68,9 +68,9 @@ class Dispatcher:
     def _tell_places(self) -> None:
         """To each whose place or reason changed since this worker last said it; places are absolute and may be lost."""
         waiting = list(Waiting.objects.order_by("place")[:MOST_TOLD])
-        reason = servers.why_none() if waiting else None
-        told = {one.pk: (one.place, reason) for one in waiting}
+        reasons = {model: servers.why_none(model) for model in {one.model for one in waiting}}
+        told = {one.pk: (one.place, reasons[one.model]) for one in waiting}
         for one in waiting:
             if self._told.get(one.pk) != told[one.pk]:
-                events.publish(one.conversation_id, frames.queued(one.conversation_id, one.pk, one.place, reason))
+                events.publish(one.conversation_id, frames.queued(one.conversation_id, one.pk, *told[one.pk]))
         self._told = told
