@@ -79,6 +79,12 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> JsonR
     return failure(404, "not_found", f"{NOT_HERE} Meant was probably {path}/ (with a slash at the end).")
 
 
+def not_upgraded(request: HttpRequest) -> JsonResponse:
+    """A plain request where the websocket is: most often a proxy took the upgrade away."""
+    asked = "Connect with a websocket: send Upgrade: websocket and Connection: Upgrade, and let proxies pass them on."
+    return failure(426, "upgrade_required", asked)
+
+
 def broken(request: HttpRequest) -> JsonResponse:
     """handler500, called while the exception is being handled; the traceback is in the log."""
     if isinstance(error := sys.exc_info()[1], DatabaseError | InterfaceError):

@@ -21,6 +21,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(url="/api/docs/")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("ws/", failures.not_upgraded),
     re_path(NOT_OFFERED, failures.not_found),
     path("_allauth/", include("allauth.headless.urls")),
     path("api/v1/", include("conversations.api.urls")),

@@ -87,7 +87,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             self.allowance.take()
             if frame.type != "auth":
                 await self._check_session()
-            await in_thread(frame.check)()
+            frame.check()
             await getattr(self, f"on_{frame.type}")(frame)
         except errors.NotSignedIn as problem:
             await self._turn_away(problem, frame.about)

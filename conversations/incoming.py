@@ -81,7 +81,7 @@ class Incoming:
         self.type = type_
 
     def check(self) -> None:
-        """Check the fields; reads Postgres for some. Raises Invalid."""
+        """Check the fields. Raises Invalid."""
         shape = SHAPES[self.type](data=self._rest)
         try:
             shape.is_valid(raise_exception=True)

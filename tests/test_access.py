@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # What anybody may see, or is about the session of whoever asks.
-FOR_ANYBODY = ("", "healthz", "readyz", "_allauth/", "^_allauth/", "api/schema/", "api/docs/")
+FOR_ANYBODY = ("", "healthz", "readyz", "_allauth/", "^_allauth/", "api/schema/", "api/docs/", "ws/")
 
 
 def routes(resolver: URLResolver, prefix: str = "") -> Iterator[str]:

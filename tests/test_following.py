@@ -1,13 +1,17 @@
 """How an event joins what a client has, and when Postgres is asked."""
 
+import inspect
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conversations import errors
+from conversations import errors, frames, incoming
 from conversations.allowance import BURST, PER_SECOND, Allowance
 from conversations.following import SILENCE, Fit, Following
+from conversations.models import Generation
 
 GENERATION, CONVERSATION = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -94,3 +98,13 @@ def test_frames_are_allowed_in_bursts_and_then_at_a_pace(clock: Clock) -> None:
         allowance.take()
     with pytest.raises(errors.TooMany):
         allowance.take()
+
+
+def test_the_protocol_page_names_every_frame() -> None:
+    page = (Path(__file__).parent.parent / "docs/protocol.md").read_text()
+    ends = {f"generation.{status}" for status in Generation.Status.values if status not in Generation.LIVE}
+    named = set(re.findall(r'"type": "([\w.]+)"|_about\("([\w.]+)"', inspect.getsource(frames)))
+    sent = {one or other for one, other in named} | ends
+    assert len(sent) > 10
+    for type_ in sent | set(incoming.SHAPES):
+        assert f"`{type_}`" in page, type_

@@ -60,6 +60,17 @@ def test_asked_to_end_it_tells_sockets_to_come_back_and_exits_0(start_web: Start
     assert "Traceback" not in web.process.output()
 
 
+def test_asked_twice_it_still_ends_in_good_order(start_web: StartWeb) -> None:
+    web = start_web()
+    factories.server()
+    with asking(web.person(), factories.conversation(factories.person("alice"))) as stream:
+        stream.until("generation.snapshot")
+        web.process.process.send_signal(signal.SIGINT)
+        web.process.process.terminate()
+        assert stream.next() is None
+    assert web.process.process.wait(10) == 0
+
+
 def test_an_interrupt_is_an_orderly_end_too(start_web: StartWeb) -> None:
     web = start_web()
     web.process.process.send_signal(signal.SIGINT)

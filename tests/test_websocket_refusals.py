@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+import requests
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -285,6 +286,12 @@ def test_a_host_that_is_not_ours_is_refused(web: Web) -> None:
     with pytest.raises(InvalidStatus) as caught, connect(f"ws://{host}/ws/", sock=_socket(web)):
         pass
     assert b"ALLOWED_HOSTS" in (caught.value.response.body or b"")
+
+
+def test_a_request_that_lost_its_upgrade_on_the_way_is_told_so(web: Web) -> None:
+    answer = requests.get(f"{web.address}/ws/", timeout=5)
+    assert (answer.status_code, answer.json()["code"]) == (426, "upgrade_required")
+    assert "Upgrade: websocket" in answer.json()["detail"]
 
 
 def test_another_path_has_no_socket(web: Web) -> None:
