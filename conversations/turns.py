@@ -145,7 +145,7 @@ def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
                     return _start(head, worker, servers)
                 except _NoSlot:
                     full.add(head.model)
-                except _NotWaiting:
+                except _NotNow:
                     continue
     return None
 
@@ -223,8 +223,8 @@ class _NoSlot(Exception):
     pass
 
 
-class _NotWaiting(Exception):
-    pass
+class _NotNow(Exception):
+    """A reason of its own: others may go first."""
 
 
 def _checked(words: str) -> str:
@@ -304,7 +304,8 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
     with transaction.atomic():
         grant = leases.acquire(head.conversation_id, worker, servers, head.model)
         if grant is None:
-            raise _NoSlot
+            # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
+            raise _NotNow if leases.holds(head.conversation_id) else _NoSlot
         waiting = Generation.objects.filter(pk=head.pk, status=Generation.Status.QUEUED, stop_asked_at=None)
         started = waiting.update(
             status=Generation.Status.RUNNING,
@@ -313,7 +314,7 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
             started_at=Coalesce("started_at", Now()),
         )
         if not started:
-            raise _NotWaiting
+            raise _NotNow
         return _claimed(grant, head.pk)
 
 

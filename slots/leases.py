@@ -176,6 +176,11 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
         return announce(Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, *kv))
 
 
+def holds(holder: uuid.UUID) -> bool:
+    """Whether `holder` has a lease, be it one whose slot is not quiet yet."""
+    return Slot.objects.filter(holder=holder).exists()
+
+
 def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
     """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
     row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})

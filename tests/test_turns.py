@@ -237,6 +237,22 @@ def test_what_was_stopped_is_not_queued_again() -> None:
     assert state(claim).status == "cancelled"
 
 
+def test_a_conversation_whose_slot_is_not_quiet_yet_holds_nobody_else_up() -> None:
+    server, where = factories.server(slots=2), factories.conversation()
+    claim = factories.running(where, server)
+    turns.finish(claim, DONE)  # its lease is busy until the server says quiet
+    mine = factories.sent(where, "and then?")
+    other = factories.sent(factories.conversation(factories.person("bob")))
+    first = turns.claim(OTHER_WORKER, [server.pk])
+    assert first is not None
+    assert first.generation == other.generation.pk
+    assert turns.claim(OTHER_WORKER, [server.pk]) is None
+    leases.release(claim.grant, 1, 1)
+    second = turns.claim(OTHER_WORKER, [server.pk])
+    assert second is not None
+    assert (second.generation, second.grant.slot) == (mine.generation.pk, claim.grant.slot)
+
+
 def test_a_take_over_goes_on_from_the_stored_byte_of_the_same_stream() -> None:
     server = factories.server()
     claim = factories.running(on=server)

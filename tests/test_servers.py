@@ -1,0 +1,48 @@
+"""Which servers there are, as LLAMA_SERVERS changes and processes come and go behind an address."""
+
+import pytest
+from pytest_django import Settings
+
+from slots import servers
+from slots.models import Server
+from tests.fake_llama import FakeLlama
+
+pytestmark = pytest.mark.django_db
+
+
+def listed(settings: Settings, *urls: str) -> Server:
+    """The server first listed, after a worker started with these and looked at it."""
+    settings.LLAMA_SERVERS = list(urls)
+    servers.register()
+    server = Server.objects.get(url=urls[0])
+    servers.look(server)
+    return Server.objects.get(pk=server.pk)
+
+
+def test_a_server_that_is_listed_under_another_name_is_used_under_that(
+    settings: Settings, fake_llama: FakeLlama
+) -> None:
+    before = listed(settings, fake_llama.url)
+    now = listed(settings, fake_llama.url.replace("127.0.0.1", "localhost"))
+    assert (now.state, now.trouble) == ("ready", "")
+    before.refresh_from_db()
+    assert (before.state, before.boot) == ("retired", None)
+
+
+def test_a_server_that_is_listed_again_is_used_again(settings: Settings, fake_llama: FakeLlama) -> None:
+    first = listed(settings, fake_llama.url)
+    listed(settings, "http://127.0.0.1:9")
+    again = listed(settings, fake_llama.url)
+    assert (again.pk, again.state, again.boot) == (first.pk, "ready", first.boot)
+
+
+def test_a_server_too_old_to_name_its_process_may_be_restarted_with_other_figures_and_back(
+    settings: Settings, fake_llama: FakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_boot", lambda server, props: f"unmarked {server.url}")
+    for slots, n_ctx in ((4, 2048), (2, 2048), (4, 2048), (4, 512)):
+        fake_llama.options.slots, fake_llama.options.n_ctx = slots, n_ctx
+        fake_llama.restart()
+        server = listed(settings, fake_llama.url)
+        assert (server.trouble, server.total_slots, server.n_ctx) == ("", slots, n_ctx)
+        assert server.slots.filter(condition="ready").count() == slots
