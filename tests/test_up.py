@@ -255,6 +255,21 @@ def test_the_lan_address_is_printed_when_bound_to_all(folder: Path) -> None:
         assert status(f"{lan}healthz") == status(f"{up.address}healthz")
 
 
+def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
+    state = folder / "state"
+    environ = Up.environment(state, LLAMA_SERVERS="http://127.0.0.1:9", ADMIN_PASSWORD="")
+    command = [sys.executable, "manage.py", "up"]
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        log = state / "log" / "up.log"
+        eventually(lambda: "Ready: http" in log.read_text(), 60, what="the site to be up")
+        assert "the password of admin could not be shown" in log.read_text()
+        process.send_signal(signal.SIGINT)
+    nothing_left(state)
+
+
 def test_a_llama_server_on_path_is_mentioned(folder: Path) -> None:
     program = folder / "llama-server"
     program.write_text("#!/bin/sh\n")

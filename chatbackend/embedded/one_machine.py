@@ -118,8 +118,12 @@ class OneMachine:
         name = self.environ.get("ADMIN_USERNAME", "").strip() or "admin"
         wished = self.environ.pop("ADMIN_PASSWORD", "")  # no part needs it
         made = await asyncio.to_thread(_in_own_connection, partial(ensure_first_admin, name, wished))
-        if made is not None:
+        if made is None:
+            return
+        try:
             self.tell(f"First administrator: {name}, password: {made} (shown this once)")
+        except OSError:  # nobody reads our output any more
+            say("the password of %s could not be shown: set one by `manage.py changepassword %s`", name, name)
 
     def _llama_server(self) -> None:
         if self.llama is None:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from contextlib import closing
+from functools import partial
 
 import psycopg
 from django.conf import settings
@@ -52,7 +53,7 @@ class Command(BaseCommand):
                 listener=listener,
                 connections=3 * settings.DATABASE_POOL + 20,
                 llama=wish,
-                tell=self.stdout.write,
+                tell=partial(print, flush=True),
             )
             asyncio.run(machine.run())
 
