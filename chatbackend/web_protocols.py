@@ -15,7 +15,7 @@ reactor: Any = _reactor  # its type is found out when daphne installs it
 LONGEST_BODY = 1024 * 1024  # bytes
 SWALLOWED = 16 * LONGEST_BODY  # of a longer body is read and thrown away, so that the client reads why; then it is cut
 LONGEST_MESSAGE = 4 * 1024 * 1024  # the application refuses above 1 MiB in a sentence; beyond this the socket closes
-UNREAD, READ_AGAIN = 64, 16  # messages of one socket the application has not got to: stop reading, go on
+UNREAD, READ_AGAIN = 32, 8  # messages of one socket the application has not got to: stop reading, go on
 LOOK_AGAIN = 0.05  # seconds
 
 

@@ -212,12 +212,13 @@ def test_what_is_refused_before_it_begins_is_plain_json(alice: Person, where: Co
 
 def test_many_streams_hold_no_connections(alice: Person) -> None:
     factories.server()
-    many = [factories.conversation(factories.person("alice")) for _ in range(20)]
-    responses, accept = [], {"Accept": "text/event-stream"}
-    for where in many:
+    accept = {"Accept": "text/event-stream"}
+    streams = []  # kept: a stream that is dropped is closed
+    for _ in range(20):  # more than the web process may have connections
+        where = factories.conversation(factories.person("alice"))
         body = {"client_id": str(uuid.uuid4()), "text": "x"}
-        responses.append(alice.post(f"conversations/{where.pk}/messages/", body, headers=accept, stream=True))
-        Stream(responses[-1]).until("generation.snapshot")
+        streams.append(Stream(alice.post(f"conversations/{where.pk}/messages/", body, headers=accept, stream=True)))
+        streams[-1].until("generation.snapshot")
     assert alice.get("conversations/").status_code == 200
-    for response in responses:
-        response.close()
+    for stream in streams:
+        stream.response.close()
