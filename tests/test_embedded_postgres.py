@@ -94,7 +94,9 @@ async def test_a_killed_server_comes_back_with_its_data(state: Path) -> None:
 async def test_a_stale_process_number_that_is_somebody_elses_by_now_harms_neither(state: Path) -> None:
     async with running(state) as cluster:
         pass
-    bystander = await asyncio.create_subprocess_exec("sleep", "60")
+    # Of Postgres's own user: it takes nobody else's process for a Postgres.
+    user = cluster.account.uid if cluster.account else None
+    bystander = await asyncio.create_subprocess_exec("sleep", "60", user=user)
     try:
         for mark in (cluster.data / "postmaster.pid", cluster.sockets / ".s.PGSQL.5432.lock"):
             mark.write_text(f"{bystander.pid}\n{cluster.data}\n")

@@ -121,6 +121,15 @@ async def test_parts_stop_in_reverse_order(tmp_path: Path, log: Lines) -> None:
     assert [line for line in log if line.endswith("bye")] == ["third: bye", "second: bye", "first: bye"]
 
 
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_parts(tmp_path: Path, log: Lines) -> None:
+    supervisor = Supervisor()
+    await supervisor.start(python_part(tmp_path, f"import os; print(os.getpid()); {SLEEP}", ready=true))
+    await soon(lambda: len(log) == 2, "its process number")
+    part = int(log[1].split()[-1])
+    assert os.getsid(part) == os.getpgid(part) == part
+    await supervisor.stop()
+
+
 async def test_a_part_that_ignores_the_request_to_stop_is_killed_with_its_children(tmp_path: Path, log: Lines) -> None:
     supervisor = Supervisor()
     code = (
