@@ -6,8 +6,8 @@ one and outlive a stop (llama.cpp b11434, measured). Servers without that route 
 Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
 """
 
-import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,10 +17,13 @@ import requests
 import urllib3
 from django.conf import settings
 
+from slots.reading import LONGEST_SENTENCE, Event, chunk, count, parsed, plain
+
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
+MOST_SLOTS = 1024
 
 
 class ServerError(Exception):
@@ -90,20 +93,6 @@ class SlotState:
     busy: bool
     task: int | None
     tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event of a stream; `end` is the offset of the byte after it."""
-
-    end: int
-    text: str = ""
-    reasoning: str = ""
-    progress: dict[str, int] | None = None  # total, cache, processed: model tokens
-    finish_reason: str = ""
-    usage: dict[str, Any] | None = None
-    timings: dict[str, Any] | None = None
-    done: bool = False
 
 
 class Stream:
@@ -178,24 +167,26 @@ class LlamaServer:
         body = self._json("GET", "/props")
         try:
             total, n_ctx = body["total_slots"], body["default_generation_settings"]["n_ctx"]
-            path = str(body.get("model_path") or "")
-            model = str(body.get("model_alias") or "") or path.rsplit("/", 1)[-1]
-            boot = str(body.get("media_marker") or "")
+            path = plain(body.get("model_path") or "")
+            model = plain(body.get("model_alias") or "") or path.rsplit("/", 1)[-1]
+            boot = plain(body.get("media_marker") or "")
         except (KeyError, TypeError) as error:
             raise ServerFailed("/props is not a llama-server's: it names no slots or no context size.") from error
-        if type(total) is not int or type(n_ctx) is not int or total < 1 or n_ctx < 1:
-            raise ServerFailed(f"/props names {total!r} slots of {n_ctx!r} tokens; both must be at least 1.")
+        if not (count(total) and count(n_ctx) and 1 <= total <= MOST_SLOTS and n_ctx >= 1):
+            raise ServerFailed(f"/props names {plain(total)[:20]} slots of {plain(n_ctx)[:20]} tokens: that cannot be.")
         return Props(boot, model, total, n_ctx)
 
     def slots(self) -> list[SlotState]:
         """Its slots, in order; answers within milliseconds also while it prefills."""
         body = self._json("GET", "/slots")
         try:
-            return [
-                SlotState(int(s["id"]), bool(s["is_processing"]), s.get("id_task"), s.get("n_prompt_tokens"))
-                for s in body
+            states = [
+                SlotState(s["id"], bool(s["is_processing"]), s.get("id_task"), s.get("n_prompt_tokens")) for s in body
             ]
-        except (KeyError, TypeError, ValueError) as error:
+            if not all(count(figure) for s in states for figure in (s.id, s.task or 0, s.tokens or 0)):
+                raise TypeError("no figures")
+            return states
+        except (KeyError, TypeError, AttributeError) as error:
             raise ServerFailed("/slots is not a llama-server's list of slots.") from error
 
     def slot(self, id_slot: int) -> SlotState:
@@ -241,7 +232,7 @@ class LlamaServer:
     def _json(self, method: str, path: str) -> Any:
         with self._answer(method, path) as response:
             try:
-                return json.loads(_bounded(response))
+                return parsed(_bounded(response))
             except ValueError as error:
                 raise ServerFailed(f"{path} did not answer with JSON: this is no llama-server.") from error
 
@@ -251,8 +242,8 @@ class LlamaServer:
     def _open(self, method: str, path: str, **more: Any) -> requests.Response:
         response = _checked(self._send(method, path, (CONNECT_SECONDS, settings.LLAMA_SILENCE), **more))
         if "text/event-stream" not in response.headers.get("Content-Type", ""):
-            start = response.raw.read1(200) or b""
-            response.close()
+            with response:
+                start = _bounded(response, most=200)
             raise ServerFailed(f"The model server answered with something else than a stream: {start[:80]!r}.")
         return response
 
@@ -306,12 +297,15 @@ def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _bounded(response: requests.Response) -> bytes:
-    body = b""
+def _bounded(response: requests.Response, most: int = 0) -> bytes:
+    """Its body, or at least `most` bytes of it; a body that trickles in is given up too."""
+    body, deadline = b"", time.monotonic() + ANSWER_SECONDS
     try:
         while piece := response.raw.read1(65536):
             body += piece
-            if len(body) > LONGEST_BODY:
+            if most and len(body) >= most:
+                return body
+            if len(body) > LONGEST_BODY or time.monotonic() > deadline:
                 raise ServerFailed("The model server's answer has no end.")
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise StreamBroken(f"The model server's answer broke off ({_reason(error)}).") from error
@@ -328,7 +322,7 @@ def _checked(response: requests.Response) -> requests.Response:
     if status == 503 and "oading" in sentence:
         raise ServerUnreachable("The model server is still loading its model.")
     if about.get("type") == "exceed_context_size_error":
-        tokens, n_ctx = about.get("n_prompt_tokens"), about.get("n_ctx")
+        tokens, n_ctx = (about[name] if count(about.get(name)) else None for name in ("n_prompt_tokens", "n_ctx"))
         raise ContextExceeded(f"The conversation has {tokens} tokens; a slot holds {n_ctx}.", tokens, n_ctx)
     if status == 401:
         raise ServerRefused("The model server wants an API key that it was not given: check LLAMA_SERVERS.")
@@ -338,12 +332,12 @@ def _checked(response: requests.Response) -> requests.Response:
 
 
 def _sentence(message: object) -> str:
-    return f"{str(message).strip().rstrip('.')}."
+    return f"{plain(message)[:LONGEST_SENTENCE].strip().rstrip('.')}."
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
     try:
-        error = json.loads(body)["error"]
+        error = parsed(body)["error"]
     except (ValueError, KeyError, TypeError):
         return {}
     return error if isinstance(error, dict) else {"message": str(error)}
@@ -357,32 +351,9 @@ def _event(data: bytes, end: int) -> Event:
     if data == b"[DONE]":
         return Event(end, done=True)
     try:
-        body = json.loads(data)
+        body = parsed(data)
         if error := body.get("error"):
             raise ServerFailed(f"The model server failed while answering: {_sentence(error.get('message', error))}")
-        return _chunk(body, end)
+        return chunk(body, end)
     except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
         raise ServerFailed(f"The model server sent an event that is none: {data[:80]!r}.") from error
-
-
-def _chunk(body: dict[str, Any], end: int) -> Event:
-    choices = body.get("choices") or [{}]
-    delta = choices[0].get("delta") or {}
-    progress = body.get("prompt_progress")
-    return Event(
-        end=end,
-        text=_string(delta.get("content")),
-        reasoning=_string(delta.get("reasoning_content")),
-        progress={name: int(progress[name]) for name in ("total", "cache", "processed")} if progress else None,
-        finish_reason=_string(choices[0].get("finish_reason")),
-        usage=body.get("usage"),
-        timings=body.get("timings"),
-    )
-
-
-def _string(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -9,6 +9,8 @@ from tests import factories
 from tests.answers import ended, look
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Fault, Script, default_answer
+from tests.scripted.engine import Event, Token
+from tests.scripted.sse import ChatStream
 from tests.stack import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,6 +60,34 @@ def test_a_fault_that_stays_ends_the_turn_with_code_and_sentence_and_keeps_its_t
     assert Generation.objects.get(pk=turn.generation.pk).attempt == (1 if fault == "400" else 3)
     assert turn.message.text == "Tell me a story."
     assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b'{"choices":[],"prompt_progress":{"total":1e999,"cache":0,"processed":0}}', "failed"),
+        (b'{"choices":[],"prompt_progress":{"total":1000000000000000000000000,"cache":0,"processed":0}}', "failed"),
+        (b"[" * 100_000, "failed"),
+        (b'{"error":{"code":500,"message":"nul \\u0000, half \\ud800"}}', "failed"),
+        (b'{"choices":[],"usage":"none","timings":{"prompt_n":NaN,"cache_n":9e999}}', "done"),
+        (b'{"choices":[{"delta":{},"finish_reason":"st\\u0000op"}]}', "done"),
+    ],
+)
+def test_what_can_be_neither_stored_nor_sent_ends_no_worker(
+    said: bytes, status: str, fake_llama: FakeLlama, start_worker: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ChatStream.encode
+
+    def with_a_lie(stream: ChatStream, happened: Event) -> bytes:
+        lie = b"data: " + said + b"\n\n" if isinstance(happened, Token) else b""
+        return lie + whole(stream, happened)
+
+    monkeypatch.setattr(ChatStream, "encode", with_a_lie)
+    worker = start_worker(LLAMA_SERVERS=fake_llama.url)
+    view = ended(factories.sent(words="Tell me a story."))
+    assert view.status == status
+    assert worker.process.poll() is None
+    assert "Traceback" not in worker.output()
 
 
 @pytest.mark.parametrize("fault", ["hang", "no_headers"])

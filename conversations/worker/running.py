@@ -16,7 +16,6 @@ from conversations.worker.writer import Writer
 from slots import leases, servers
 from slots.client import (
     ContextExceeded,
-    Event,
     LlamaServer,
     ServerError,
     ServerFailed,
@@ -27,6 +26,7 @@ from slots.client import (
 )
 from slots.leases import LeaseLost
 from slots.models import Server
+from slots.reading import Event
 from slots.renewal import Held, Renewal
 from slots.watch import Watch
 
