@@ -77,6 +77,7 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "accounts.User"
 
+# After an outage the pool would try again ever more seldom, minutes apart; one that gave up tries on the next request.
 # Sync code runs in ASGI_THREADS threads, each with at most one connection: the pool is never smaller than its users.
 DATABASE_POOL = environment.whole("DATABASE_POOL", 12, 4, 500)
 DATABASES = {
@@ -87,7 +88,7 @@ DATABASES = {
     }
 }
 DATABASES["default"].setdefault("OPTIONS", {}).update(
-    pool={"min_size": 1, "max_size": DATABASE_POOL, "timeout": 3}, connect_timeout=3
+    pool={"min_size": 1, "max_size": DATABASE_POOL, "timeout": 3, "reconnect_timeout": 0.5}, connect_timeout=3
 )
 
 REDIS_URL = environment.redis_url(SOCKET_DIR)

@@ -120,6 +120,18 @@ def test_postgres_restarted(web: Web, fake_llama: FakeLlama, start_worker: Start
     assert len(fake_llama.requests) == 1
 
 
+def test_a_long_outage_of_postgres_is_over_when_it_is_over(web: Web) -> None:
+    """A pool that tries again ever more seldom would go on refusing for as long as the outage was."""
+    alice = web.person("alice")
+    connection.close()
+    services.DATABASE.stop()
+    try:
+        assert {alice.get("conversations/").status_code for _ in range(3)} == {503}
+    finally:
+        services.DATABASE.start()
+    eventually(lambda: alice.get("conversations/").status_code == 200, 4)
+
+
 def test_the_llama_server_restarted(web: Web, start_worker: StartProcess) -> None:
     with fake_llama_process() as server:
         start_worker(LLAMA_SERVERS=server.url)
