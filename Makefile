@@ -15,4 +15,4 @@ test:
 	$(VENV_DEV)/bin/python -m ruff check .
 	$(VENV_DEV)/bin/python -m ruff format --check .
 	$(VENV_DEV)/bin/python -m mypy
-	$(VENV_DEV)/bin/python -m pytest
+	$(VENV_DEV)/bin/python -m pytest -n 2 --dist loadgroup

@@ -1,1 +1,10 @@
+import pytest
+
 pytest_plugins = ["tests.llama", "tests.stack", "tests.web"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the real llama-server runs in one process, one after the other: two would share the cores."""
+    for item in items:
+        if item.get_closest_marker("llama"):
+            item.add_marker(pytest.mark.xdist_group("llama"))
