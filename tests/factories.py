@@ -1,8 +1,10 @@
 """Things in a named state. Alice, Bob and Charlie never share anything."""
 
+import functools
 import uuid
 from datetime import timedelta
 
+from django.contrib.auth.hashers import make_password
 from django.db.models import F, Sum
 from django.db.models.functions import Length, Now
 
@@ -21,7 +23,13 @@ PASSWORD = "correct horse battery"
 
 def person(name: str = "alice") -> User:
     found = User.objects.filter(username=name).first()
-    return found or User.objects.create_user(name, password=PASSWORD)
+    return found or User.objects.create(username=name, password=_hashed(PASSWORD))
+
+
+@functools.cache
+def _hashed(password: str) -> str:
+    """Hashing takes half a second, which a test of passwords needs once."""
+    return make_password(password)
 
 
 def conversation(owner: User | None = None, **fields: object) -> Conversation:
