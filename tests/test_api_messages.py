@@ -88,7 +88,7 @@ def test_a_message_from_a_stale_tab_makes_a_branch_and_loses_nothing(alice: Pers
         ({"client_id": 12}, 400, "invalid", "client_id"),
         ({"client_id": None}, 400, "invalid", "client_id"),
         ({"parent": "x"}, 400, "invalid", "parent"),
-        ({"parent": str(uuid.uuid4())}, 400, "parent_unknown", "parent"),
+        ({"parent": "00000000-0000-7000-8000-000000000000"}, 400, "parent_unknown", "parent"),
         ({"cache_prompt": False}, 400, "invalid", "cache_prompt: There is no such field"),
     ],
 )

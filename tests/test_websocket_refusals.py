@@ -20,7 +20,7 @@ from tests.web import Person, Tab, Web, session_of, sign_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MISSING = str(uuid.uuid4())
+MISSING = "00000000-0000-7000-8000-000000000000"  # nobody has it
 
 
 def closed(tab: Tab, timeout: float = 5) -> int:
