@@ -13,7 +13,7 @@ SOCKET_DIR = socket_dir(STATE_DIR)
 DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = environment.secret_key(STATE_DIR)
 SITE_NAME = env.str("SITE_NAME", default="chatbackend")
-HOST = env.str("HOST", default="127.0.0.1")
+HOST = env.str("HOST", default="").strip() or "127.0.0.1"
 PORT = environment.whole("PORT", 8000, 0, 65535)
 ALLOWED_HOSTS = environment.hosts(HOST)
 SIGNUP = environment.choice(
