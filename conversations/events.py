@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from uuid import UUID, uuid4
 
 from channels.layers import get_channel_layer
-from django.db import transaction
 from redis.exceptions import RedisError
 
 from conversations.frames import Frame
@@ -48,10 +47,6 @@ def publish(conversation: UUID, *frames: Frame) -> None:
 def publish_to_person(person: int, *frames: Frame) -> None:
     """Send to every socket of a person; call after the commit of what the frames say."""
     _publisher().put(group_of_person(person), frames)
-
-
-def publish_on_commit(conversation: UUID, *frames: Frame) -> None:
-    transaction.on_commit(lambda: publish(conversation, *frames))
 
 
 def flush(timeout: float) -> None:
