@@ -5,12 +5,12 @@ import threading
 
 import pytest
 import requests
-from django.db import connections
 from django.test import Client
 
 from chatbackend import failures
-from tests import factories, services
+from tests import factories
 from tests.eventually import eventually
+from tests.outages import no_postgres
 from tests.test_api_conversations import refused
 from tests.web import Person, StartWeb, Web
 
@@ -93,9 +93,7 @@ def test_while_postgres_is_away_everything_says_so_and_then_works_again(start_we
     web = start_web()
     alice = web.person("alice")
     where = factories.conversation(factories.person("alice"))
-    connections.close_all()
-    services.DATABASE.kill()
-    try:
+    with no_postgres():
         for answer in (
             alice.get("conversations/"),
             alice.say(where),
@@ -108,8 +106,6 @@ def test_while_postgres_is_away_everything_says_so_and_then_works_again(start_we
         )
         refused(login, 503, "unavailable")
         assert requests.get(f"{web.address}/healthz", timeout=5).status_code == 200
-    finally:
-        services.DATABASE.start()
     eventually(lambda: alice.get("conversations/").status_code == 200, 20)
     assert alice.say(where).status_code == 202
 

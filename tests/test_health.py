@@ -1,15 +1,14 @@
 """Whether the site says truly how it is."""
 
-import signal
 import time
 
 import pytest
 import requests
-from django.db import connections
 
 from slots.models import Server
-from tests import factories, services
+from tests import factories
 from tests.eventually import eventually
+from tests.outages import hanging_valkey, no_postgres
 from tests.web import StartWeb, Web
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,23 +54,18 @@ def test_without_valkey_it_is_alive_and_says_what_is_missing(start_web: StartWeb
 
 
 def test_a_valkey_that_hangs_is_found_out_in_time(web: Web) -> None:
-    services.CACHE.process.send_signal(signal.SIGSTOP)
-    try:
+    with hanging_valkey():
         began = time.monotonic()
         ready = get(web, "/readyz")
         assert ready.status_code == 503
         assert "no answer within 2 s" in ready.json()["parts"]["channel_layer"]["detail"]
         assert time.monotonic() - began < 3
-    finally:
-        services.CACHE.process.send_signal(signal.SIGCONT)
     eventually(lambda: get(web, "/readyz").status_code == 200, 15)
 
 
 def test_without_postgres_it_is_alive_and_says_so_in_time(start_web: StartWeb) -> None:
     web = start_web()
-    connections.close_all()
-    services.DATABASE.kill()
-    try:
+    with no_postgres():
         began = time.monotonic()
         ready = get(web, "/readyz?servers=1")
         assert ready.status_code == 503
@@ -79,6 +73,4 @@ def test_without_postgres_it_is_alive_and_says_so_in_time(start_web: StartWeb) -
         assert ready.json()["parts"]["channel_layer"]["ok"] is True
         assert time.monotonic() - began < 3
         assert get(web, "/healthz").status_code == 200
-    finally:
-        services.DATABASE.start()
     eventually(lambda: get(web, "/readyz").status_code == 200, 30)

@@ -1,17 +1,15 @@
 """What a tab sees while Valkey or Postgres is away: late, never wrong, never for ever."""
 
-import signal
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from django.db import connections
 from websockets.sync.client import connect
 
 from conversations.models import Conversation, Generation
-from tests import factories, services, worker
+from conversations.turns import Claim
+from tests import factories, worker
 from tests.eventually import eventually
+from tests.outages import hanging_valkey, no_postgres, no_valkey
 from tests.web import Person, StartWeb, Tab
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,32 +21,15 @@ def where(alice: Person) -> Conversation:
     return factories.conversation(factories.person("alice"))
 
 
-@contextmanager
-def no_valkey() -> Iterator[None]:
-    services.CACHE.kill()
-    try:
-        yield
-    finally:
-        services.CACHE.start()
+def read_until(tab: Tab, claim: Claim, text: str) -> None:
+    """Whether it comes as events or as a snapshot is the server's choice."""
+    while tab.shown[str(claim.generation)] != text:
+        tab.next(20)
 
 
-@contextmanager
-def hanging_valkey() -> Iterator[None]:
-    services.CACHE.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        services.CACHE.process.send_signal(signal.SIGCONT)
-
-
-@contextmanager
-def no_postgres() -> Iterator[None]:
-    connections.close_all()
-    services.DATABASE.kill()
-    try:
-        yield
-    finally:
-        services.DATABASE.start()
+def read_until_done(tab: Tab, claim: Claim) -> None:
+    while tab.status[str(claim.generation)] != "done":
+        tab.next(20)
 
 
 @pytest.mark.parametrize("outage", [no_valkey, hanging_valkey])
@@ -59,13 +40,11 @@ def test_a_whole_turn_is_shown_without_valkey(alice: Person, where: Conversation
         tab.expect("message.created")
         claim = worker.claimed()
         factories.wrote(claim, "Slower ", "than ")
-        while tab.shown[str(claim.generation)] != "Slower than ":
-            tab.next()
+        read_until(tab, claim, "Slower than ")
         factories.wrote(claim, "usual.")
-        tab.until("generation.delta")
+        read_until(tab, claim, "Slower than usual.")
         worker.finish(claim)
-        while tab.status[str(claim.generation)] != "done":
-            tab.next()
+        read_until_done(tab, claim)
         assert tab.shown[str(claim.generation)] == worker.look(claim).text == "Slower than usual."
         assert tab.answers()
 
@@ -76,16 +55,14 @@ def test_an_answer_goes_on_when_valkey_dies_and_comes_back(alice: Person, where:
         tab.expect("message.created")
         claim = worker.claimed()
         worker.publish(claim, "before ")
-        tab.until("generation.delta")
+        read_until(tab, claim, "before ")
         with no_valkey():
             worker.publish(claim, "during ")
-            tab.until("generation.delta")
+            read_until(tab, claim, "before during ")
         worker.publish(claim, "after")
-        while tab.shown[str(claim.generation)] != "before during after":
-            tab.next()
+        read_until(tab, claim, "before during after")
         worker.finish(claim)
-        while tab.status[str(claim.generation)] != "done":
-            tab.next()
+        read_until_done(tab, claim)
 
 
 def test_a_turn_that_a_tab_heard_nothing_of_is_shown_once_valkey_is_back(alice: Person, where: Conversation) -> None:
@@ -130,7 +107,7 @@ def test_while_postgres_is_away_a_send_is_refused_and_can_be_repeated(start_web:
         claim = worker.claimed()
         worker.publish(claim, "Here ", "again")
         worker.finish(claim)
-        tab.until("generation.done")
+        read_until_done(tab, claim)
         assert tab.shown[str(claim.generation)] == "Here again"
 
 
@@ -144,10 +121,9 @@ def test_an_answer_under_way_is_complete_after_a_restart_of_postgres(start_web: 
             assert tab.quiet(4), "a reader is not told of it: the text pauses"
         eventually(lambda: worker.look(claim), 20)
         factories.wrote(claim, "after")
-        while tab.shown[str(claim.generation)] != "before after":
-            tab.next(20)
+        read_until(tab, claim, "before after")
         worker.finish(claim)
-        tab.until("generation.done")
+        read_until_done(tab, claim)
 
 
 def test_who_comes_while_postgres_is_away_is_let_in_when_it_is_back(start_web: StartWeb) -> None:

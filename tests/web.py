@@ -15,8 +15,9 @@ from django.contrib.sessions.models import Session
 from pytest_django import DjangoDbBlocker
 from websockets.sync.client import ClientConnection, connect
 
+from conversations import events
 from conversations.models import Conversation
-from tests import factories
+from tests import factories, outages
 from tests.eventually import eventually
 from tests.stack import Process
 
@@ -29,6 +30,7 @@ class Web:
 
     process: Process
     address: str  # http://127.0.0.1:port
+    outages: int = 0  # of Valkey, that it has recovered from
 
     @property
     def socket_address(self) -> str:
@@ -212,7 +214,20 @@ def _shared_web(django_db_setup: None) -> Iterator[Web]:
 def web(transactional_db: None, _shared_web: Web) -> Web:
     """A web process, the same for all tests: leave it as it was."""
     assert _shared_web.process.process.poll() is None, _shared_web.process.output()
+    if _shared_web.outages != outages.valkey_outages:
+        _let_it_hear_again(_shared_web)
+        _shared_web.outages = outages.valkey_outages
     return _shared_web
+
+
+def _let_it_hear_again(web: Web) -> None:
+    with web.person().tab() as tab:
+
+        def hears() -> bool:
+            events.publish_to_person(factories.person("alice").pk, {"type": "conversation.updated"})
+            return not tab.quiet(0.2)
+
+        eventually(hears, 20, what="the web process to hear events again")
 
 
 @pytest.fixture
