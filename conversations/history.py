@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connection
 
+from conversations import errors
 from conversations.models import Chunk, Conversation, Generation
 
 # The newest generation of a message decides what is shown beside it.
@@ -116,8 +117,11 @@ def path(conversation: uuid.UUID, leaf: uuid.UUID | None, limit: int = WHOLE_PAT
 
 
 def generation(found: Generation) -> GenerationView:
-    """The present state of `found`, its text in the same statement."""
-    message = path(found.conversation_id, found.message_id, limit=1)[0]
+    """The present state of `found`, its text in the same statement. Raises NotFound when it was deleted since."""
+    shown = path(found.conversation_id, found.message_id, limit=1)
+    if not shown:
+        raise errors.NotFound
+    message = shown[0]
     newest = message.generation
     if newest is None or newest.id != found.pk:
         return _older(found, message)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import Error, connection, transaction
 
 from slots import leases
 from slots.leases import Grant, LeaseLost
@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 class Held:
     """A lease this process works under. `lost` is set when Postgres shows another fence."""
 
-    def __init__(self, grant: Grant, asked_at: float, on_lost: Callable[[], None]) -> None:
+    def __init__(self, grant: Grant, on_lost: Callable[[], None]) -> None:
         self.grant = grant
         self.lost = threading.Event()
         self._on_lost = on_lost
-        self._renewed_at = asked_at
-        self._moved_at = asked_at
+        self._renewed_at = grant.asked_at
+        self._moved_at = time.monotonic()
 
     def moved(self) -> None:
         """Work under this lease got on. Without this for LLAMA_SILENCE it is not renewed: a hung thread lets go."""
@@ -40,7 +40,10 @@ class Held:
             self._on_lost()
 
     def confirm(self) -> None:
-        """Before anything is sent to a server: raises LeaseLost unless the lease has surely time left."""
+        """Before anything is sent to a server: raises LeaseLost unless the lease has surely time left.
+
+        Raises what Postgres raises while it cannot be asked.
+        """
         margin = min(2.0, settings.LEASE_TTL / 5)
         if time.monotonic() > self._renewed_at + settings.LEASE_TTL - margin:
             asked_at = time.monotonic()
@@ -80,7 +83,7 @@ class Renewal(threading.Thread):
         while not self._stopped.wait(settings.LEASE_HEARTBEAT):
             try:
                 self.beat()
-            except DatabaseError as error:
+            except Error as error:
                 logger.warning("leases could not be renewed: %s", error)
                 connection.close()
 

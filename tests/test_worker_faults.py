@@ -147,6 +147,19 @@ def test_a_model_that_is_served_nowhere_waits_with_its_reason(
     assert look(turn).status == "queued"
 
 
+def test_slots_that_somebody_else_keeps_busy_cost_a_turn_its_time_and_no_attempt(start_worker: StartProcess) -> None:
+    with FakeLlama(slots=1) as server:
+        server.set(slots_fault="busy")
+        worker = start_worker(LLAMA_SERVERS=server.url)
+        turn = factories.sent(words="hello")
+        eventually(lambda: "does not stop slot" in worker.output(), servers.QUIET_SECONDS + 10)
+        eventually(lambda: look(turn).status == "queued")
+        assert Generation.objects.get(pk=turn.generation.pk).attempt == 0
+        assert not server.requests
+        server.set(slots_fault=None)
+        assert ended(turn).status == "done"
+
+
 def test_a_wrong_key_is_named(start_worker: StartProcess) -> None:
     with FakeLlama(api_key="right") as server:
         start_worker(LLAMA_SERVERS=server.url.replace("//", "//:wrong@"))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 
 from conversations import events, frames, turns
 from conversations.models import Waiting
@@ -41,7 +41,7 @@ class Dispatcher:
             self._wake.clear()
             try:
                 self.round()
-            except DatabaseError as error:
+            except Error as error:
                 logger.warning("the queue is out of reach: %s", error)
                 connection.close()
 

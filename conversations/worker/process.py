@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import uuid
 
 from conversations import events
@@ -16,6 +17,8 @@ from slots.renewal import Renewal
 from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
+
+LETTING_GO_SECONDS = 2.0  # for all threads together: one that waits for its server's headers cannot be woken
 
 
 class Worker:
@@ -66,8 +69,9 @@ class Worker:
         with self._lock:
             for run in self._runs:
                 run.abandon()
+            deadline = time.monotonic() + LETTING_GO_SECONDS
             for run in self._runs:
-                run.thread.join(timeout=2)
+                run.thread.join(timeout=max(0.0, deadline - time.monotonic()))
         try:
             leases.offer(held)
         except AWAY as error:

@@ -1,5 +1,6 @@
 """One running generation: sends the history, reads the answer, ends it. Lives in a thread of its own."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -9,6 +10,7 @@ from uuid import UUID
 from django.db import connection
 
 from conversations import events, frames, history, text, turns
+from conversations.errors import NotFound
 from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Claim, Ending, Gone
 from conversations.worker.storage import persist
@@ -44,7 +46,7 @@ class Run:
     def __init__(self, claim: Claim, watch: Watch, renewal: Renewal, writer: Writer) -> None:
         self.claim = claim
         self._watch, self._renewal, self._writer = watch, renewal, writer
-        self._held = Held(claim.grant, time.monotonic(), self._lost)
+        self._held = Held(claim.grant, self._lost)
         self._writing = writer.begin(claim, self._held, self._stop)
         self._stream: Stream | None = None
         self._stopping = threading.Event()
@@ -118,7 +120,7 @@ class Run:
 
     def _clear_slot(self, client: LlamaServer) -> None:
         """What the former worker sent may still run, or only now arrive: it is stopped before anything else is sent."""
-        self._held.confirm()
+        persist(self._held.confirm)
         client.stop(self.claim.grant.stream_id)
         servers.wait_until_quiet(client, self.claim.grant.id_slot)
 
@@ -132,16 +134,18 @@ class Run:
         if row is None:
             raise Gone(f"generation={self.claim.generation}")
         messages = persist(lambda: history.prompt(row, self.claim.message))
-        connection.close()
         self._figures.begin(messages)
         body = _body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, warm)
-        self._held.confirm()
+        persist(self._held.confirm)
         return client.post(body, self.claim.grant.stream_id)
 
     def _check_slot(self, client: LlamaServer) -> bool:
         """Whether the cache may be used: the slot is quiet and nobody was in it since this conversation was."""
         grant = self.claim.grant
-        tokens, task = servers.wait_until_quiet(client, grant.id_slot)
+        try:
+            tokens, task = servers.wait_until_quiet(client, grant.id_slot)
+        except ServerError as error:
+            raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         if grant.warm and grant.kv_task is not None and (tokens, task) != (grant.kv_tokens, grant.kv_task):
             logger.warning("slot=%s was used by somebody else (task %s, not %s)", grant.slot, task, grant.kv_task)
             self._figures.replay_cause = "foreign"
@@ -244,7 +248,9 @@ class Run:
 
 def ended(generation: UUID) -> list[frames.Frame]:
     """The last event of a generation; empty if its conversation is deleted by now."""
-    return [frames.ended(history.generation(row)) for row in Generation.objects.filter(pk=generation)]
+    with contextlib.suppress(Generation.DoesNotExist, NotFound):
+        return [frames.ended(history.generation(Generation.objects.get(pk=generation)))]
+    return []
 
 
 class _Figures:

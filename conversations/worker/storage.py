@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, InternalError, OperationalError, connection
 
 logger = logging.getLogger(__name__)
 
@@ -15,12 +15,14 @@ Result = TypeVar("Result")
 PATIENCE = 600.0  # seconds; then the worker lets go, and whoever comes next goes on from what was stored
 AGAIN = 0.5
 
-AWAY = (OperationalError, InterfaceError)
+# InternalError: it ended our transaction while we were paused, or is a standby that does not write yet.
+AWAY = (OperationalError, InterfaceError, InternalError)
 
 
 def persist(step: Callable[[], Result], given_up: threading.Event | None = None) -> Result:
     """Do `step`, again and again while Postgres is away; raises what the last try raised after PATIENCE.
 
+    The connection goes back to the pool each time: whoever waits for a server must not keep one from the others.
     Once `given_up` is set the next failure is the last. `step` must be safe to repeat: a commit whose answer got lost
     may have happened.
     """
@@ -30,8 +32,9 @@ def persist(step: Callable[[], Result], given_up: threading.Event | None = None)
         try:
             return step()
         except AWAY as error:
-            connection.close()
             if wait.is_set() or time.monotonic() > deadline:
                 raise
             logger.warning("storage is away, trying again: %s", error)
-            wait.wait(AGAIN)
+        finally:
+            connection.close()
+        wait.wait(AGAIN)

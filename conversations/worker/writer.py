@@ -131,7 +131,7 @@ class Writer(threading.Thread):
 
     def put(self, writing: Writing, part: Chunk.Part, text: str, tokens: int, stream: UUID, end: int) -> None:
         """Hand over text; `end` is the offset in `stream` of the byte after it."""
-        with self._lock:
+        with self._lock, writing.changed:
             writing.pending.append(Row(writing.claim.generation, 0, part, 0, text, tokens, stream, end))
             writing.unstored += 1
         self.wake()
