@@ -120,6 +120,7 @@ def cancel(owner: int, generation: uuid.UUID) -> Generation:
     Raises NotFound.
     """
     with transaction.atomic():
+        leases.end_if_paused()
         locked = Generation.objects.select_for_update(of=("self",), no_key=True)
         found = locked.filter(pk=generation, owner=owner).first()
         if found is None:
@@ -295,6 +296,7 @@ def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
 
 
 def _lock_queue() -> None:
+    leases.end_if_paused()
     with connection.cursor() as cursor:
         cursor.execute(_QUEUE_LOCK)
 

@@ -4,6 +4,7 @@ Lock order everywhere: slot rows by id, then whatever the caller protects with t
 Whoever holds an expired lease still holds it: only a changed fence ends it (`LeaseLost`).
 """
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,8 +38,11 @@ class Grant:
     warm: bool  # the cache holds this holder's tokens and nobody else's
     kv_tokens: int | None  # how many when last confirmed
     kv_task: int | None  # the request that left them
+    asked_at: float  # monotonic seconds, before Postgres was asked: no later than its time to live began
     taken_over: bool = False  # `stream_id` is its former worker's and may still be running
 
+
+PAUSED = "10s"
 
 # An expired busy lease is takeable only a whole time to live after Postgres came up: nobody could renew before.
 _POSTGRES_SETTLED = "statement_timestamp() > pg_postmaster_start_time() + %(ttl)s * interval '1 s'"
@@ -163,6 +167,7 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
     any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at the same moment.
     """
     about = _about(holder, worker, servers) | {"model": model}
+    asked_at = time.monotonic()
     with transaction.atomic():
         row = _one(_OWN_SLOT, about)
         if row is None:
@@ -172,8 +177,8 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
             return None
         slot, server, id_slot, fence, _, kv_of, kv_tokens, kv_task = row
         known = kv_of == holder
-        kv = (kv_tokens, kv_task) if known else (None, None)
-        return announce(Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, *kv))
+        tokens, task = (kv_tokens, kv_task) if known else (None, None)
+        return announce(Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, tokens, task, asked_at))
 
 
 def holds(holder: uuid.UUID) -> bool:
@@ -183,21 +188,34 @@ def holds(holder: uuid.UUID) -> bool:
 
 def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
     """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
+    asked_at = time.monotonic()
     row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
     slot, server, id_slot, new_fence, stream_id, kv_of, _, _ = row
-    return Grant(slot, server, id_slot, new_fence, holder, stream_id, kv_of == holder, None, None, taken_over=True)
+    return Grant(
+        slot, server, id_slot, new_fence, holder, stream_id, kv_of == holder, None, None, asked_at, taken_over=True
+    )
 
 
 @contextmanager
 def fenced(grant: Grant) -> Iterator[None]:
     """A transaction that holds the slot row of `grant`; raises LeaseLost, changing nothing, if it has another fence."""
     with transaction.atomic():
+        end_if_paused()
         mine = Slot.objects.select_for_update(of=("self",), no_key=True)
         if not mine.filter(pk=grant.slot, fence=grant.fence, phase=Slot.Phase.BUSY).exists():
             raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
         yield
+
+
+def end_if_paused() -> None:
+    """In a transaction that locks what others need: Postgres ends it when its process is paused within it.
+
+    Everybody would wait for a SIGSTOP in these milliseconds, for as long as it lasts.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [PAUSED])
 
 
 def announce(grant: Grant) -> Grant:

@@ -18,6 +18,7 @@ from slots.models import Server, Slot
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0  # a stop takes one batch: 0.03 s when decoding, 1.8 s measured in a prefill at -b 128
+STOPPING_SECONDS = 1.0  # for one look at a slot that is being stopped; the next look comes a second later
 QUIET_POLL = 0.003  # /slots costs about 1.4 ms and answers during a prefill
 
 
@@ -73,9 +74,11 @@ def look(server: Server) -> bool:
     return server.state == Server.State.READY
 
 
-def wait_until_quiet(client: LlamaServer, id_slot: int) -> tuple[int | None, int | None]:
-    """Poll `/slots` until the slot is quiet; its `(tokens, task)` then. Raises ServerError after QUIET_SECONDS."""
-    deadline = time.monotonic() + QUIET_SECONDS
+def wait_until_quiet(
+    client: LlamaServer, id_slot: int, patience: float = QUIET_SECONDS
+) -> tuple[int | None, int | None]:
+    """Poll `/slots` until the slot is quiet; its `(tokens, task)` then. Raises ServerError after `patience` seconds."""
+    deadline = time.monotonic() + patience
     while (state := client.slot(id_slot)).busy:
         if time.monotonic() > deadline:
             raise ServerError(f"{client.url} does not stop slot {id_slot}.")
@@ -90,7 +93,7 @@ def finish_stopping(slot: Slot) -> bool:
         return False
     try:
         client.stop(stream_id)
-        wait_until_quiet(client, slot.id_slot)
+        wait_until_quiet(client, slot.id_slot, STOPPING_SECONDS)
     except ServerError as error:
         logger.warning("still stopping slot=%s stream=%s: %s", slot.pk, stream_id, error)
         return False
@@ -163,6 +166,7 @@ def _adopt(server: Server, props: Props) -> None:
     """Compare-and-set on the process seen: of several workers one ends the leases of the process that is gone."""
     boot = _boot(server, props)
     with transaction.atomic():
+        leases.end_if_paused()
         row = Server.objects.select_for_update(of=("self",), no_key=True).get(pk=server.pk)
         if _recorded(row) == _seen(row, props):
             return

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 
 from slots import leases, servers
 from slots.models import Server, Slot
@@ -30,6 +30,7 @@ class Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="watch", daemon=True)
         self._reachable: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._hurry = threading.Event()
         self._reaps_from = time.monotonic() + settings.LEASE_REAP_GRACE
@@ -41,7 +42,8 @@ class Watch(threading.Thread):
 
     def doubt(self, server: int) -> None:
         """A request failed there: nothing more is sent until it was looked at again."""
-        self._reachable -= {server}
+        with self._lock:
+            self._reachable -= {server}
         self._hurry.set()
 
     def stop(self) -> None:
@@ -53,7 +55,7 @@ class Watch(threading.Thread):
             self._hurry.clear()
             try:
                 self.round()
-            except DatabaseError as error:
+            except Error as error:
                 logger.warning("servers could not be looked after: %s", error)
                 connection.close()
             self._hurry.wait(EVERY_SECONDS)
@@ -62,13 +64,21 @@ class Watch(threading.Thread):
     def round(self) -> None:
         """Do every duty once."""
         known = list(Server.objects.exclude(state=Server.State.RETIRED))
-        answers = list(self._pool.map(_in_thread(servers.look), known))
-        self._reachable = frozenset(server.pk for server, answered in zip(known, answers, strict=True) if answered)
+        with self._lock:
+            self._reachable &= {server.pk for server in known}
+        list(self._pool.map(_in_thread(self._look), known))
         # A newcomer takes over first what its predecessor left: a reaped stream is a stopped one.
         for slot in leases.reap() if time.monotonic() > self._reaps_from else ():
             logger.warning("lease of a silent worker ended slot=%s grace=%ss", slot, settings.LEASE_REAP_GRACE)
         stopping = Slot.objects.filter(condition=Slot.Condition.STOPPING, server__in=self._reachable)
         list(self._pool.map(_in_thread(servers.finish_stopping), stopping.select_related("server")))
+
+    def _look(self, server: Server) -> bool:
+        """What is found counts at once: a server that hangs must not keep the others from being used."""
+        answers = servers.look(server)
+        with self._lock:
+            self._reachable = self._reachable | {server.pk} if answers else self._reachable - {server.pk}
+        return answers
 
 
 def _in_thread(duty: Callable[[Thing], bool]) -> Callable[[Thing], bool]:

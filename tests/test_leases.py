@@ -1,8 +1,10 @@
 """Guarantees 1, 2, 3, 5 and 7 of a lease (`slots`), on real Postgres."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,6 +16,7 @@ from pytest_django import Settings
 from slots import leases
 from slots.leases import Grant, LeaseLost
 from slots.models import PastLease, Slot
+from slots.renewal import Held
 from tests import factories
 from tests.eventually import eventually
 from tests.factories import OTHER_WORKER, WORKER
@@ -172,6 +175,17 @@ def test_nobody_takes_over_or_reaps_just_after_postgres_started(settings: Settin
     settings.LEASE_TTL = 1e6
     assert leases.take_over(grant.fence, grant.holder, OTHER_WORKER, [server.pk]) is None
     assert leases.reap() == []
+
+
+def test_a_worker_paused_between_its_claim_and_its_first_request_asks_before_it_sends() -> None:
+    grant = factories.leased(factories.server())
+    assert grant.asked_at <= time.monotonic()
+    long_ago = replace(grant, asked_at=grant.asked_at - settings.LEASE_TTL)
+    Held(long_ago, lambda: None).confirm()
+    leases.revoke(grant.slot, grant.fence)
+    Held(grant, lambda: None).confirm()  # surely alive as far as its clock tells
+    with pytest.raises(LeaseLost):
+        Held(long_ago, lambda: None).confirm()
 
 
 def test_an_offered_lease_is_taken_over_at_once() -> None:

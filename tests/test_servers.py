@@ -1,10 +1,14 @@
 """Which servers there are, as LLAMA_SERVERS changes and processes come and go behind an address."""
 
+import threading
+
 import pytest
 from pytest_django import Settings
 
 from slots import servers
 from slots.models import Server
+from slots.watch import Watch
+from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +31,23 @@ def test_a_server_that_is_listed_under_another_name_is_used_under_that(
     assert (now.state, now.trouble) == ("ready", "")
     before.refresh_from_db()
     assert (before.state, before.boot) == ("retired", None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_hangs_does_not_keep_the_others_from_being_used(
+    settings: Settings, fake_llama: FakeLlama
+) -> None:
+    with FakeLlama() as hanging:
+        hanging.set(slots_fault="silent")
+        settings.LLAMA_SERVERS = [hanging.url, fake_llama.url]
+        servers.register()
+        watch = Watch()
+        looking = threading.Thread(target=watch.round)
+        looking.start()
+        eventually(lambda: watch.reachable, 4)
+        assert looking.is_alive()
+        assert Server.objects.get(pk__in=watch.reachable).url == fake_llama.url
+        looking.join()
 
 
 def test_a_server_that_is_listed_again_is_used_again(settings: Settings, fake_llama: FakeLlama) -> None:

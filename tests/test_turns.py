@@ -9,6 +9,8 @@ from django.db import IntegrityError, connection, transaction
 from conversations import errors, history, turns
 from conversations.models import Chunk, Conversation, Generation, Message
 from conversations.turns import Claim, Ending, Gone, Turn
+from conversations.worker.running import ended as last_event
+from conversations.worker.storage import AWAY
 from slots import leases
 from slots.leases import LeaseLost
 from slots.models import Slot
@@ -209,6 +211,15 @@ def test_a_deleted_conversation_is_told_apart_from_a_lost_lease() -> None:
         turns.finish(claim, DONE)
 
 
+def test_a_generation_deleted_while_it_is_looked_at_is_not_found() -> None:
+    claim = factories.running()
+    found = state(claim)
+    Conversation.objects.all().delete()
+    with pytest.raises(errors.NotFound):
+        history.generation(found)
+    assert last_event(claim.generation) == []
+
+
 def test_a_turn_given_back_goes_to_the_front_with_its_text() -> None:
     server = factories.server(slots=1)
     claim = factories.running(on=server)
@@ -251,6 +262,39 @@ def test_a_conversation_whose_slot_is_not_quiet_yet_holds_nobody_else_up() -> No
     second = turns.claim(OTHER_WORKER, [server.pk])
     assert second is not None
     assert (second.generation, second.grant.slot) == (mine.generation.pk, claim.grant.slot)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_is_paused_while_it_claims_does_not_stop_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "PAUSED", "300ms")
+    asleep, awake = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def sleeper() -> None:
+        try:
+            with transaction.atomic():
+                turns._lock_queue()
+                asleep.set()
+                awake.wait()
+        except AWAY as error:
+            ended.append(str(error))
+        finally:
+            connection.close()
+
+    sleeping = threading.Thread(target=sleeper)
+    sleeping.start()
+    asleep.wait()
+    server = factories.server()
+    factories.sent()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = '10s'")
+        assert turns.claim(WORKER, [server.pk])
+    finally:
+        awake.set()
+        sleeping.join()
+        connection.close()
+    assert "idle-in-transaction" in ended[0]
 
 
 def test_a_take_over_goes_on_from_the_stored_byte_of_the_same_stream() -> None:
