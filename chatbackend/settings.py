@@ -83,6 +83,7 @@ DATABASE_POOL = environment.whole("DATABASE_POOL", 12, 4, 500)
 DATABASES = {
     "default": {
         **environment.database(SOCKET_DIR),
+        "ENGINE": "chatbackend.postgresql",
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": 0,
     }
