@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models.functions import Now
 
 from conversations import access, events, frames, history, turns
@@ -70,8 +71,11 @@ def delete(person: int, conversation: UUID) -> None:
     found = access.conversation(person, conversation)
     for live in Generation.objects.filter(conversation=found, status__in=Generation.LIVE):
         turns.cancel(person, live.pk)
-    access.owned_by(person).filter(pk=conversation).delete()
-    turns.wake()
+    with transaction.atomic():
+        # Generations before messages, as a worker locks them that ends one at this moment.
+        list(Generation.objects.select_for_update(of=("self",)).filter(conversation=found))
+        access.owned_by(person).filter(pk=conversation).delete()
+        turns.wake()
     events.publish_to_person(person, frames.conversation_deleted(conversation))
 
 

@@ -152,13 +152,19 @@ def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
 
 
 def take_overs(worker: uuid.UUID, servers: Sequence[int]) -> list[Claim]:
-    """Take every running generation whose lease expired, to go on with it."""
+    """Take every running generation whose lease expired, to go on with it.
+
+    A lease whose generation had ended already, its worker dead before it gave the slot back, ends at once.
+    """
     taken = []
     with transaction.atomic():
         _lock_queue()
         expired = Slot.objects.filter(phase=Slot.Phase.BUSY, expires_at__lt=Now(), server__in=servers)
         fences = list(expired.values_list("fence", flat=True))
-        for running in Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=fences):
+        running_on = list(Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=fences))
+        if over := set(fences) - {running.fence for running in running_on}:
+            leases.reap_at_once(sorted(over))
+        for running in running_on:
             old = running.fence
             grant = leases.take_over(old, running.conversation_id, worker, servers) if old else None
             if grant and _cas(running.pk, old).update(fence=grant.fence):

@@ -137,7 +137,8 @@ WITH pick AS (
 _REAP = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE phase = 'busy' AND expires_at + %(grace)s * interval '1 s' < statement_timestamp()
+  WHERE phase = 'busy' AND (%(fences)s::bigint[] IS NULL OR fence = ANY(%(fences)s))
+    AND expires_at + %(grace)s * interval '1 s' < statement_timestamp()
     AND statement_timestamp() > pg_postmaster_start_time() + (%(ttl)s + %(grace)s) * interval '1 s'
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
 {_CLOSE.format(ended_by="'revoked'")}
@@ -267,7 +268,17 @@ def revoke(slot: int, fence: int) -> bool:
 
 def reap() -> list[int]:
     """Revoke what nobody renewed or took over in time; the slots."""
-    return [slot for (slot,) in _all(_REAP, {"grace": settings.LEASE_REAP_GRACE, "ttl": settings.LEASE_TTL})]
+    return _reap(None, settings.LEASE_REAP_GRACE)
+
+
+def reap_at_once(fences: Sequence[int]) -> list[int]:
+    """The same for these leases without their grace: there is nothing to take over under them."""
+    return _reap(list(fences), 0.0)
+
+
+def _reap(fences: list[int] | None, grace: float) -> list[int]:
+    about = {"fences": fences, "grace": grace, "ttl": settings.LEASE_TTL}
+    return [slot for (slot,) in _all(_REAP, about)]
 
 
 def stopped(slot: int, stream_id: uuid.UUID) -> bool:

@@ -312,6 +312,17 @@ def test_a_take_over_goes_on_from_the_stored_byte_of_the_same_stream() -> None:
     turns.finish(taken, DONE)
 
 
+def test_a_worker_that_died_after_the_end_of_an_answer_costs_one_time_to_live() -> None:
+    where, server = factories.conversation(), factories.server(slots=1)
+    claim = factories.running(where, server)
+    turns.finish(claim, DONE)
+    assert turns.take_overs(OTHER_WORKER, [server.pk]) == []
+    assert Slot.objects.get().phase == "busy", "its worker may still be giving it back"
+    factories.expire(claim.grant.slot)
+    assert turns.take_overs(OTHER_WORKER, [server.pk]) == []
+    assert (Slot.objects.get().phase, Slot.objects.get().condition) == ("free", "stopping")
+
+
 def test_what_runs_nowhere_is_queued_again_and_after_three_attempts_interrupted_with_its_text() -> None:
     server = factories.server(slots=1)
     claim = factories.running(on=server)
