@@ -1,10 +1,16 @@
 """llama-servers that lie, hang or answer nonsense: the turn ends in a sentence, and nothing of it is lost."""
 
+from dataclasses import replace
+
 import pytest
 
 from conversations.models import Generation
+from conversations.worker import running
+from conversations.worker.writer import Writer
 from slots import servers
 from slots.models import Server, Slot
+from slots.renewal import Renewal
+from slots.watch import Watch
 from tests import factories
 from tests.answers import ended, look
 from tests.eventually import eventually
@@ -198,6 +204,25 @@ def test_text_arrives_as_the_model_wrote_it_but_for_what_cannot_be_stored(
     start_worker(LLAMA_SERVERS=fake_llama.url)
     view = ended(factories.sent(words="hello"))
     assert (view.status, view.text) == ("done", text.replace("\x00", ""))
+
+
+@pytest.mark.parametrize(("attempt", "status"), [(1, "queued"), (3, "failed")])
+def test_a_fault_of_ours_is_an_attempt_like_any_and_not_repeated_for_ever(
+    attempt: int, status: str, fake_llama: FakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running, "_body", faulty)
+    claim = factories.running(on=factories.server(url=fake_llama.url))
+    Generation.objects.filter(pk=claim.generation).update(attempt=attempt)
+    run = running.Run(replace(claim, attempt=attempt), Watch(), Renewal(), Writer())
+    run.thread.start()
+    run.thread.join()
+    view = look(claim)
+    assert view.status == status
+    assert (view.error or {}).get("code") == (None if status == "queued" else "internal")
+    assert not Slot.objects.filter(phase="busy").exists()
 
 
 def test_reasoning_is_stored_apart_from_the_answer(fake_llama: FakeLlama, start_worker: StartProcess) -> None:

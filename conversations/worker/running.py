@@ -13,7 +13,7 @@ from conversations import events, frames, history, text, turns
 from conversations.errors import NotFound
 from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Claim, Ending, Gone
-from conversations.worker.storage import persist
+from conversations.worker.storage import AWAY, persist
 from conversations.worker.writer import Writer
 from slots import leases, servers
 from slots.client import (
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 512
 DEFAULT_TEMPERATURE = 0.8  # llama-server's own
+INTERNAL = "Something went wrong here while answering; it is in the worker's log. What was written is kept."
 STOP_PATIENCE = 5.0  # seconds from the wish to stop until the person is let go whatever the server does
 REPEATED = 32  # code points: a first delta that begins with so long an answer so far repeats it (llama.cpp b11434)
 
@@ -68,6 +69,11 @@ class Run:
         except Gone:
             logger.info("conversation deleted while it was answered: %s", about)
             self._give_back_slot()
+        except AWAY:
+            raise  # for longer than anybody waits: whoever comes next goes on from what is stored
+        except Exception as fault:  # the thread's end: without this the turn would be taken over for ever
+            logger.exception("a fault of ours: %s", about)
+            self._after_fault(fault)
         finally:
             self._ended.set()
             self._writer.end(self._writing)
@@ -195,6 +201,19 @@ class Run:
         self._watch.doubt(self.claim.grant.server)
         self._writer.close(self._writing)
         persist(lambda: turns.requeue(self.claim, refund))
+
+    def _after_fault(self, fault: Exception) -> None:
+        """Counts like a server's failure: tried again, and after the last attempt `failed` with its text."""
+        try:
+            if self.claim.attempt < turns.ATTEMPTS:
+                self._again(ServerError(f"{type(fault).__name__}: {fault}"), refund=False)
+                return
+            self._writer.close(self._writing)
+            said = {"code": "internal", "detail": INTERNAL, "retryable": True}
+            self._finish(self._ending(Generation.Status.FAILED, said))
+            self._give_back_slot()
+        except (LeaseLost, Gone):
+            logger.info("generation=%s is no longer ours", self.claim.generation)
 
     def _give_back_slot(self) -> None:
         persist(lambda: leases.revoke(self.claim.grant.slot, self.claim.grant.fence))
