@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import os
 import shlex
 import signal
 import socket
@@ -23,6 +22,7 @@ import requests
 from chatbackend.embedded.llama_server import bundled_model
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
+from tests.killable import Killable
 
 ROOT = Path(__file__).resolve().parent.parent
 # DESIGN's isolation flags: every slot its own cache, nothing kept beside the slots, batches short enough to stop in.
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 @dataclass
-class LlamaProcess:
+class LlamaProcess(Killable):
     """A llama-server in a process of its own, real or scripted. `restart` and `kill` are those of a machine's owner."""
 
     command: Sequence[str]
@@ -58,10 +58,6 @@ class LlamaProcess:
     def __post_init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self.start()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def port(self) -> int:
@@ -89,21 +85,6 @@ class LlamaProcess:
             return requests.get(f"{self.url}/health", timeout=2).ok
         except requests.ConnectionError:
             return False
-
-    def output(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
-
-    def kill(self) -> None:
-        """End it as a crash would; a paused one too."""
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """Kill it and start it again on the same port; returns when it answers."""

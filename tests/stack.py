@@ -13,10 +13,11 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from chatbackend.embedded.parts import dies_with_parent
+from tests.killable import Killable
 from tests.llama import ROOT
 
 
-class Process:
+class Process(Killable):
     """One process of the product."""
 
     def __init__(self, *command: str, pass_fds: tuple[int, ...] = (), **environment: str) -> None:
@@ -25,25 +26,6 @@ class Process:
             [sys.executable, *command], cwd=ROOT, env=database_environment() | environment, pass_fds=pass_fds,
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, preexec_fn=dies_with_parent(signal.SIGKILL),
         )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def output(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
 
     def terminate(self, timeout: float = 20) -> int:
         """Ask it to end; its exit code."""
