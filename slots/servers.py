@@ -56,7 +56,7 @@ def client_of(server: Server) -> LlamaServer:
 
 
 def look(server: Server) -> bool:
-    """Ask who answers at `server` and record it; whether it can be leased from here, now.
+    """Ask who answers at `server` and record it; whether it answers rightly from here, now.
 
     A new process ends every lease there and empties every cache, once, whichever worker sees it first.
     """
@@ -71,7 +71,7 @@ def look(server: Server) -> bool:
         _say(server, str(error))
         return False
     _say(server, "")
-    return server.state == Server.State.READY
+    return server.state in (Server.State.READY, Server.State.DRAINING)
 
 
 def wait_until_quiet(

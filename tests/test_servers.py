@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from django.db import connection
 from pytest_django import Settings
 
 from slots import servers
@@ -42,7 +43,12 @@ def test_a_server_that_hangs_does_not_keep_the_others_from_being_used(
         settings.LLAMA_SERVERS = [hanging.url, fake_llama.url]
         servers.register()
         watch = Watch()
-        looking = threading.Thread(target=watch.round)
+
+        def round_of_its_own() -> None:
+            watch.round()
+            connection.close()
+
+        looking = threading.Thread(target=round_of_its_own)
         looking.start()
         eventually(lambda: watch.reachable, 4)
         assert looking.is_alive()

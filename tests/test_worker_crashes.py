@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connection
 
 from conversations.models import Conversation, Generation, Message
-from slots.models import PastLease, Slot
+from slots.models import PastLease, Server, Slot
 from tests import factories, services
 from tests.answers import Watched, ended, look, written
 from tests.eventually import eventually
@@ -84,6 +84,21 @@ def test_a_worker_asked_to_end_hands_over_at_once(fake_llama: FakeLlama, start_w
     watched = Watched(turn)
     assert first.terminate() == 0
     assert watched.until_ended(timeout=20).text == STORY  # far less than the first worker's time to live
+    assert len(fake_llama.requests) == 1
+
+
+def test_a_draining_server_s_answers_are_gone_on_with_and_it_gets_no_new_ones(
+    fake_llama: FakeLlama, start_worker: StartProcess
+) -> None:
+    first = start_worker(LLAMA_SERVERS=fake_llama.url)
+    turn = factories.sent(words=STEADY)
+    written(turn)
+    Server.objects.update(state=Server.State.DRAINING)
+    first.kill()
+    start_worker(LLAMA_SERVERS=fake_llama.url)
+    following = factories.sent(factories.conversation(), "hello")
+    assert ended(turn).text == STORY
+    assert look(following).status == "queued"
     assert len(fake_llama.requests) == 1
 
 

@@ -49,10 +49,10 @@ class Dispatcher:
         """Do every duty once. Losing to another worker in any of them is no error."""
         for conversation, generation in turns.rescue():
             events.publish(conversation, *ended(generation))
-        usable = servers.usable(self._watch.reachable)
-        if usable:
-            for claim in turns.take_overs(self._worker, usable):
+        if reachable := self._watch.reachable:
+            for claim in turns.take_overs(self._worker, reachable):
                 self._begin(claim)
+        if usable := servers.usable(reachable):
             while not self._stopped.is_set() and (claimed := turns.claim(self._worker, usable)):
                 self._begin(claimed)
         self._tell_places()
