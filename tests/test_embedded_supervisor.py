@@ -268,7 +268,7 @@ def test_the_leash_ends_what_its_command_left_behind() -> None:
 
 
 def test_the_leash_kills_what_will_not_end() -> None:
-    deaf = "(trap '' TERM; while :; do sleep 60; done) >/dev/null & echo $!"
+    deaf = "trap '' TERM; (while :; do sleep 60; done) >/dev/null & echo $!"  # deaf before anybody can speak to it
     start = "import sys; from chatbackend.embedded import leash; leash.KILL_AFTER = 1; leash.main(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", start, "/bin/sh", "-c", deaf],
