@@ -260,7 +260,7 @@ def test_a_dead_worker_s_slot_is_quiet_before_another_conversation_gets_it(start
         start_worker(LLAMA_SERVERS=server.url)
         following = factories.sent(words="hello")
         assert ended(following).text == default_answer("hello")
-        assert server.requests[0].outcome == "cancelled"
+        eventually(lambda: server.requests[0].outcome == "cancelled")
         assert server.most_at_once == {0: 1}
         assert server.requests[1].body["cache_prompt"] is False
 
