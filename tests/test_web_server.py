@@ -268,6 +268,7 @@ def test_a_flood_is_not_read_faster_than_it_is_answered(alice: Person) -> None:
 
 def test_two_hundred_sockets_come_and_go_and_leave_nothing(alice: Person) -> None:
     where = factories.conversation(factories.person("alice"))
+    said_before = len(alice.web.process.output())  # in an outage of Postgres daphne does end slow ones by itself
 
     def round_() -> None:
         headers = {"Cookie": f"sessionid={alice.token}"}
@@ -287,7 +288,7 @@ def test_two_hundred_sockets_come_and_go_and_leave_nothing(alice: Person) -> Non
     round_()
     eventually(lambda: open_files(alice.web) <= open_before + 5, 20, what="the sockets to be closed")
     assert memory(alice.web) - before < 30_000_000
-    assert "took too long to shut down" not in alice.web.process.output()
+    assert "took too long to shut down" not in alice.web.process.output()[said_before:]
 
 
 def test_one_line_in_the_log_for_each_request_and_none_of_its_secrets(start_web: StartWeb) -> None:
