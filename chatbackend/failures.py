@@ -1,4 +1,4 @@
-"""What goes wrong outside the API's own views, in the API's shape `{code, detail, retryable}`, never a bare page."""
+"""What goes wrong outside the API's own views: for browsers a page, for the rest `{code, detail, retryable}`."""
 
 import logging
 import sys
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.shortcuts import render
 from django.urls import Resolver404, resolve
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,13 @@ UNAVAILABLE = "The database does not answer at the moment: try again in a few se
 Answer = TypeVar("Answer", bound=HttpResponseBase)
 
 NOT_HERE = "There is nothing at this address."
+FOR_PROGRAMS = ("/api/v1/", "/api/schema/", "/_allauth/", "/ws/", "/healthz", "/readyz")
+HEADINGS = {
+    400: "This request cannot be read",
+    403: "You may not do this",
+    404: "Nothing here",
+    503: "Back in a moment",
+}
 
 
 def failure(status: int, code: str, detail: str, retryable: bool = False) -> JsonResponse:
@@ -28,6 +36,14 @@ def logged(response: Answer) -> Answer:
     """A response of 500 or more that needs no further line in the log: Django would call it an error."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
+
+
+def answer(request: HttpRequest, status: int, code: str, detail: str, retryable: bool = False) -> HttpResponse:
+    """A page for whoever asked for one, with the sentence on it; the API's body for everybody else."""
+    if not _wants_page(request):
+        return failure(status, code, detail, retryable)
+    heading = HEADINGS.get(status, "Something went wrong")
+    return render(request, "failure.html", {"heading": heading, "detail": detail}, status=status)
 
 
 class FailuresMiddleware:
@@ -60,23 +76,23 @@ class WithoutTraceback(logging.Filter):
         return True
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> JsonResponse:
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """handler400: a Host that is not ours, too many fields, and their like."""
-    return failure(400, "bad_request", str(exception) or "The request cannot be read.")
+    return answer(request, 400, "bad_request", str(exception) or "The request cannot be read.")
 
 
-def forbidden(request: HttpRequest, exception: Exception | None = None) -> JsonResponse:
-    return failure(403, "forbidden", str(exception or "") or "You may not do this.")
+def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    return answer(request, 403, "forbidden", str(exception or "") or "You may not do this.")
 
 
-def not_found(request: HttpRequest, exception: Exception | None = None) -> JsonResponse:
+def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """handler404; names the address that was probably meant."""
     path = request.path_info
     try:
         resolve(f"{path}/")
     except Resolver404:
-        return failure(404, "not_found", NOT_HERE)
-    return failure(404, "not_found", f"{NOT_HERE} Meant was probably {path}/ (with a slash at the end).")
+        return answer(request, 404, "not_found", NOT_HERE)
+    return answer(request, 404, "not_found", f"{NOT_HERE} Meant was probably {path}/ (with a slash at the end).")
 
 
 def not_upgraded(request: HttpRequest) -> JsonResponse:
@@ -85,21 +101,30 @@ def not_upgraded(request: HttpRequest) -> JsonResponse:
     return failure(426, "upgrade_required", asked)
 
 
-def broken(request: HttpRequest) -> JsonResponse:
+def broken(request: HttpRequest) -> HttpResponse:
     """handler500, called while the exception is being handled; the traceback is in the log."""
     if isinstance(error := sys.exc_info()[1], DatabaseError | InterfaceError):
         return _unavailable(request, error)
-    return failure(500, "internal", "Something went wrong here; it is in the server's log.", retryable=True)
+    return answer(request, 500, "internal", "Something went wrong here; it is in the server's log.", retryable=True)
 
 
-def csrf(request: HttpRequest, reason: str = "") -> JsonResponse:
+def csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
     """CSRF_FAILURE_VIEW."""
-    return failure(403, "csrf_failed", f"{reason} Send the csrftoken cookie's value as X-CSRFToken.".strip())
+    cure = "Send the csrftoken cookie's value as X-CSRFToken."
+    if _wants_page(request):
+        cure = "Go back, load the page again and repeat this; the browser must accept cookies."
+    return answer(request, 403, "csrf_failed", f"{reason} {cure}".strip())
 
 
-def _unavailable(request: HttpRequest, error: Exception) -> JsonResponse:
+def _wants_page(request: HttpRequest) -> bool:
+    """Browsers name text/html when a page is opened; a bare `*/*` is a program."""
+    named = "text/html" in request.headers.get("Accept", "")
+    return named and not request.path_info.startswith(FOR_PROGRAMS)
+
+
+def _unavailable(request: HttpRequest, error: Exception) -> HttpResponse:
     logger.error("%s %s: %s: %s", request.method, request.path, type(error).__name__, str(error).strip())
-    return logged(failure(503, "unavailable", UNAVAILABLE, retryable=True))
+    return logged(answer(request, 503, "unavailable", UNAVAILABLE, retryable=True))
 
 
 def _secured(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

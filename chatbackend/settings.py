@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "allauth.headless",
     "channels",
+    "csp",
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -43,6 +44,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "chatbackend.failures.FailuresMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -65,12 +67,15 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "chatbackend.pages.site",
             ]
         },
     }
 ]
-STATIC_URL = "static/"
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "chatbackend" / "static"]
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_MAX_AGE = 0  # asked again each time (304): modules of two releases must not mix in one page
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -133,6 +138,26 @@ HEADLESS_ONLY = True
 HEADLESS_CLIENTS = ("app", "browser")
 HEADLESS_SERVE_SPECIFICATION = True
 HEADLESS_SPECIFICATION_TEMPLATE_NAME = None  # its pages load from a CDN
+
+LOGIN_URL = "sign_in"
+LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "/"
+
+# Everything a page needs is a file of ours, nothing is inline. An image's address can carry text away: none is loaded
+# from elsewhere, whatever a model writes.
+_OURS = ["'self'"]
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": _OURS,
+        "style-src": _OURS,
+        "font-src": _OURS,
+        "img-src": [*_OURS, "data:"],
+        "connect-src": _OURS,
+        "form-action": _OURS,
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

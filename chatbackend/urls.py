@@ -1,8 +1,8 @@
 """Every address of the site; `/ws/` is in `chatbackend.asgi`."""
 
+from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
-from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from chatbackend import failures, health
 
@@ -18,7 +18,9 @@ NOT_OFFERED = (
 )
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", RedirectView.as_view(url="/api/docs/")),
+    path("", include("conversations.pages.urls")),
+    path("", include("chatbackend.accounts.urls")),
+    path("admin/", admin.site.urls),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("ws/", failures.not_upgraded),
@@ -26,5 +28,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("_allauth/", include("allauth.headless.urls")),
     path("api/v1/", include("conversations.api.urls")),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema")),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema", template_name="api_docs.html")),
 ]

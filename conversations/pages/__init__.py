@@ -1,0 +1,1 @@
+"""The chat page: one address per conversation, one template, modules in `static/chat/`."""
