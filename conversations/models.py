@@ -81,6 +81,7 @@ class Generation(models.Model):
 
     class Kind(models.TextChoices):
         SEND = "send"
+        REGENERATE = "regenerate"  # another answer to the same message
 
     id = models.UUIDField(primary_key=True, default=new_id)
     conversation = models.ForeignKey(

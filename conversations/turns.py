@@ -21,10 +21,10 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from conversations import errors, history, text
+from conversations import claims, errors, history, text
+from conversations.claims import Claim
 from conversations.models import Conversation, Generation, Message, Waiting
 from slots import leases
-from slots.leases import Grant
 from slots.models import Server, Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
@@ -40,16 +40,6 @@ SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM fol
     reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), '')
 FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
 
-_SO_FAR = """
-SELECT coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
-       coalesce(sum(k.tokens) FILTER (WHERE k.stream_id = %(stream)s), 0),
-       coalesce(max(k.stream_bytes) FILTER (WHERE k.stream_id = %(stream)s), 0),
-       length(m.text) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 0), 0),
-       length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0)
-FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
-LEFT JOIN conversations_chunk k ON k.generation_id = g.id
-WHERE g.id = %(generation)s GROUP BY m.id"""
-
 
 class Gone(Exception):
     """The generation was deleted, with its conversation, while it ran: stop it and give the slot back."""
@@ -62,25 +52,6 @@ class Turn:
     message: Message
     generation: Generation
     created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A generation that this worker runs, under the lease of `grant`, from what is stored of it so far."""
-
-    grant: Grant
-    generation: uuid.UUID
-    conversation: uuid.UUID
-    message: uuid.UUID
-    attempt: int
-    seq: int  # of the last committed chunk
-    tokens: int  # model tokens of the answer so far, as near as streams tell
-    stream_tokens: int  # those of `grant.stream_id`
-    stream_bytes: int  # of `grant.stream_id`, consumed
-    text_length: int  # code points of the message so far
-    reasoning_length: int
-    queue_ms: int
-    replay_cause: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +139,7 @@ def take_overs(worker: uuid.UUID, servers: Sequence[int]) -> list[Claim]:
             old = running.fence
             grant = leases.take_over(old, running.conversation_id, worker, servers) if old else None
             if grant and _cas(running.pk, old).update(fence=grant.fence):
-                taken.append(_claimed(grant, running.pk))
+                taken.append(claims.read(grant, running.pk))
     return taken
 
 
@@ -206,7 +177,7 @@ def another_attempt(held: Claim) -> Claim:
     with leases.fenced(held.grant):
         if not _cas(held.generation, held.grant.fence).update(attempt=F("attempt") + 1):
             raise Gone(f"generation={held.generation} fence={held.grant.fence}")
-        return _claimed(leases.announce(held.grant), held.generation)
+        return claims.read(leases.announce(held.grant), held.generation)
 
 
 def finish(held: Claim, ending: Ending) -> int:
@@ -323,38 +294,7 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
         )
         if not started:
             raise _NotNow
-        return _claimed(grant, head.pk)
-
-
-def _claimed(grant: Grant, generation: uuid.UUID) -> Claim:
-    row = Generation.objects.get(pk=generation)
-    with connection.cursor() as cursor:
-        cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
-        seq, tokens, stream_tokens, stream_bytes, text_length, reasoning_length = cursor.fetchone()
-    waited = row.started_at - row.queued_at if row.started_at else None
-    return Claim(
-        grant=grant,
-        generation=generation,
-        conversation=row.conversation_id,
-        message=row.message_id,
-        attempt=row.attempt,
-        seq=seq,
-        tokens=tokens,
-        stream_tokens=stream_tokens,
-        stream_bytes=stream_bytes,
-        text_length=text_length,
-        reasoning_length=reasoning_length,
-        queue_ms=round(waited.total_seconds() * 1000) if waited else 0,
-        replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row),
-    )
-
-
-def _replay_cause(row: Generation) -> str | None:
-    """Why history is read again; None when there is none yet."""
-    before = Generation.objects.filter(conversation=row.conversation_id).exclude(pk=row.pk)
-    if row.attempt <= 1 and not before.exists():
-        return None
-    return leases.why_cold(row.conversation_id)
+        return claims.read(grant, head.pk)
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:

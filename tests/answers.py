@@ -1,9 +1,10 @@
 """What a test sees of an answer while workers write it: snapshots, as any client could read them."""
 
 from conversations import history
+from conversations.claims import Claim
 from conversations.history import GenerationView
 from conversations.models import Generation
-from conversations.turns import Claim, Turn
+from conversations.turns import Turn
 from tests.eventually import eventually
 
 

@@ -10,8 +10,9 @@ from django.db.models.functions import Length, Now
 
 from chatbackend.accounts.models import User
 from conversations import turns
+from conversations.claims import Claim
 from conversations.models import Chunk, Conversation
-from conversations.turns import Claim, Turn
+from conversations.turns import Turn
 from slots import leases
 from slots.leases import Grant
 from slots.models import Server, Slot

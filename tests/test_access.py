@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from conversations import incoming
+from conversations.claims import Claim
 from conversations.models import Conversation, Generation, Message
-from conversations.turns import Claim
 from tests import factories, worker
 from tests.web import Person, Tab
 

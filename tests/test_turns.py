@@ -7,8 +7,9 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from conversations import errors, history, turns
+from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
-from conversations.turns import Claim, Ending, Gone, Turn
+from conversations.turns import Ending, Gone, Turn
 from conversations.worker.running import ended as last_event
 from conversations.worker.storage import AWAY
 from slots import leases

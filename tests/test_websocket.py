@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from conversations import events, frames, history, turns
+from conversations.claims import Claim
 from conversations.models import Conversation, Generation
-from conversations.turns import Claim
 from tests import factories, worker
 from tests.web import Person, Tab
 

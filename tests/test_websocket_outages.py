@@ -5,8 +5,8 @@ import uuid
 import pytest
 from websockets.sync.client import connect
 
+from conversations.claims import Claim
 from conversations.models import Conversation, Generation
-from conversations.turns import Claim
 from tests import factories, worker
 from tests.eventually import eventually
 from tests.outages import hanging_valkey, no_postgres, no_valkey

@@ -1,8 +1,8 @@
 """A worker played by a test: it commits text and ends, then publishes, in the order a real one keeps."""
 
 from conversations import events, frames, history, turns
+from conversations.claims import Claim
 from conversations.models import Generation
-from conversations.turns import Claim
 from slots.models import Server
 from tests import factories
 

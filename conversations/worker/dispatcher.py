@@ -9,8 +9,8 @@ from uuid import UUID
 from django.db import Error, connection
 
 from conversations import events, frames, turns
+from conversations.claims import Claim
 from conversations.models import Waiting
-from conversations.turns import Claim
 from conversations.worker.running import ended
 from slots import servers
 from slots.watch import Watch

@@ -6,7 +6,7 @@ import time
 import uuid
 
 from conversations import events
-from conversations.turns import Claim
+from conversations.claims import Claim
 from conversations.worker.dispatcher import Dispatcher
 from conversations.worker.listener import Listener
 from conversations.worker.running import Run

@@ -10,9 +10,10 @@ from uuid import UUID
 from django.db import connection
 
 from conversations import events, frames, history, text, turns
+from conversations.claims import Claim
 from conversations.errors import NotFound
 from conversations.models import Chunk, Conversation, Generation
-from conversations.turns import Claim, Ending, Gone
+from conversations.turns import Ending, Gone
 from conversations.worker.storage import AWAY, persist
 from conversations.worker.writer import Writer
 from slots import leases, servers

@@ -15,8 +15,9 @@ from uuid import UUID
 from django.db import connection
 
 from conversations import events, frames
+from conversations.claims import Claim
 from conversations.models import Chunk
-from conversations.turns import Claim, Gone
+from conversations.turns import Gone
 from conversations.worker.storage import AGAIN, AWAY
 from slots.leases import LeaseLost
 from slots.renewal import Held
