@@ -23,6 +23,7 @@ HEADINGS = {
     400: "This request cannot be read",
     403: "You may not do this",
     404: "Nothing here",
+    429: "Not so fast",
     503: "Back in a moment",
 }
 
@@ -40,7 +41,7 @@ def logged(response: Answer) -> Answer:
 
 def answer(request: HttpRequest, status: int, code: str, detail: str, retryable: bool = False) -> HttpResponse:
     """A page for whoever asked for one, with the sentence on it; the API's body for everybody else."""
-    if not _wants_page(request):
+    if not wants_page(request):
         return failure(status, code, detail, retryable)
     heading = HEADINGS.get(status, "Something went wrong")
     return render(request, "failure.html", {"heading": heading, "detail": detail}, status=status)
@@ -101,6 +102,11 @@ def not_upgraded(request: HttpRequest) -> JsonResponse:
     return failure(426, "upgrade_required", asked)
 
 
+def too_many(request: HttpRequest) -> HttpResponse:
+    """handler429, which allauth's limits call."""
+    return answer(request, 429, "too_many_requests", "Too many tries: wait a minute and try again.", retryable=True)
+
+
 def broken(request: HttpRequest) -> HttpResponse:
     """handler500, called while the exception is being handled; the traceback is in the log."""
     if isinstance(error := sys.exc_info()[1], DatabaseError | InterfaceError):
@@ -111,12 +117,12 @@ def broken(request: HttpRequest) -> HttpResponse:
 def csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
     """CSRF_FAILURE_VIEW."""
     cure = "Send the csrftoken cookie's value as X-CSRFToken."
-    if _wants_page(request):
+    if wants_page(request):
         cure = "Go back, load the page again and repeat this; the browser must accept cookies."
     return answer(request, 403, "csrf_failed", f"{reason} {cure}".strip())
 
 
-def _wants_page(request: HttpRequest) -> bool:
+def wants_page(request: HttpRequest) -> bool:
     """Browsers name text/html when a page is opened; a bare `*/*` is a program."""
     named = "text/html" in request.headers.get("Accept", "")
     return named and not request.path_info.startswith(FOR_PROGRAMS)

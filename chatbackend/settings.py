@@ -115,7 +115,7 @@ CACHES = {
 
 # Addresses and networks of proxies whose X-Forwarded-* headers are believed.
 TRUSTED_PROXIES = environment.networks("TRUSTED_PROXIES")
-CSRF_FAILURE_VIEW = "chatbackend.failures.csrf"
+CSRF_FAILURE_VIEW = "chatbackend.accounts.pages.signing_in.csrf_failed"
 CSRF_TRUSTED_ORIGINS = [f"https://{name}" for name in environment.words("ALLOWED_HOSTS")]
 SESSION_ENGINE = "chatbackend.accounts.sessions"
 SESSION_COOKIE_AGE = 30 * 24 * 3600
@@ -196,8 +196,11 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{levelname} {name}: {message}", "style": "{"}},
-    "filters": {"away": {"()": "chatbackend.failures.WithoutTraceback"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["away"]}},
+    "filters": {
+        "away": {"()": "chatbackend.failures.WithoutTraceback"},
+        "secrets": {"()": "chatbackend.accounts.links.WithoutSecrets"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["away", "secrets"]}},
     "root": {"handlers": ["stderr"], "level": "DEBUG" if DEBUG else "INFO"},
     "loggers": {
         "django": {"handlers": [], "level": "INFO", "propagate": True},

@@ -9,6 +9,7 @@ from chatbackend import failures, health
 handler400 = "chatbackend.failures.bad_request"
 handler403 = "chatbackend.failures.forbidden"
 handler404 = "chatbackend.failures.not_found"
+handler429 = "chatbackend.failures.too_many"
 handler500 = "chatbackend.failures.broken"
 
 # Steps of allauth that need mail, text messages or another kind of token, none of which this site has.

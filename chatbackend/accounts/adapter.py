@@ -15,6 +15,15 @@ from chatbackend.accounts.models import User
 TAKEN = "A user with that username already exists."
 
 
+class Refusal(ImmediateHttpResponse):  # type: ignore[misc]
+    """A sign-up that failed at the last moment: `/_allauth/` answers with it, our pages catch it."""
+
+    def __init__(self, param: str, code: str, message: str) -> None:
+        self.param, self.code, self.message = param, code, message
+        error = {"message": message, "code": code, "param": param}
+        super().__init__(JsonResponse({"status": 400, "errors": [error]}, status=400))
+
+
 class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
     """allauth's account adapter (ACCOUNT_ADAPTER)."""
 
@@ -32,14 +41,17 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
                 invites.spend(invite, person)
                 return person
         except invites.Refused as refused:
-            raise _refusal("invite", refused.code, str(refused)) from refused
+            raise Refusal("invite", refused.code, str(refused)) from refused
         except IntegrityError as error:
             # The same name, taken between the form's look and ours.
-            raise _refusal("username", "username_taken", TAKEN) from error
+            raise Refusal("username", "username_taken", TAKEN) from error
 
     def _saved(self, request: HttpRequest, user: User, form: Form, commit: bool) -> User:
         person: User = super().save_user(request, user, form, commit)
         return person
+
+    def add_message(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        """Nothing: that somebody has signed in is seen on the page that follows."""
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         """No step of ours sends mail; a step of allauth that would must not pretend it did."""
@@ -47,8 +59,3 @@ class Adapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 _NO_MAIL = {"code": "no_mail", "message": "This site sends no e-mail: ask whoever runs it."}
-
-
-def _refusal(param: str, code: str, message: str) -> ImmediateHttpResponse:
-    error = {"message": message, "code": code, "param": param}
-    return ImmediateHttpResponse(JsonResponse({"status": 400, "errors": [error]}, status=400))

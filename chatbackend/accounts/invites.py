@@ -4,12 +4,14 @@ import hashlib
 import secrets
 from datetime import timedelta
 
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from chatbackend.accounts.models import Invite, User
 
 DAYS = 7
+MOST_OPEN = 10  # invitations of one person, of the staff's any number
 
 
 class Refused(Exception):
@@ -25,6 +27,20 @@ def create(created_by: User | None = None) -> str:
     code = secrets.token_urlsafe(16)
     Invite.objects.create(digest=_digest(code), created_by=created_by, expires_at=Now() + timedelta(days=DAYS))
     return code
+
+
+def create_for(person: User) -> str:
+    """A new code on behalf of `person`. Raises Refused while MOST_OPEN of theirs can still be used."""
+    if person.is_staff:
+        return create(person)
+    with transaction.atomic():
+        # One invitation of a person after the other, so that two requests at once do not both find room.
+        User.objects.select_for_update(of=("self",), no_key=True).get(pk=person.pk)
+        if Invite.objects.filter(created_by=person, used_at=None, expires_at__gt=Now()).count() >= MOST_OPEN:
+            raise Refused(
+                "too_many_invites", f"You have {MOST_OPEN} invitations that nobody has used yet: hand them out first."
+            )
+        return create(person)
 
 
 def check(code: str) -> None:

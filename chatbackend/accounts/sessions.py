@@ -6,6 +6,7 @@ signing out deletes it for all three.
 
 from django.contrib.auth import get_user
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.db.models import F
 from django.http import HttpRequest
 
 from chatbackend.accounts.models import User
@@ -23,3 +24,10 @@ def person_of(key: str) -> User | None:
     request.session = SessionStore(key)
     user = get_user(request)
     return user if isinstance(user, User) else None
+
+
+def end_all(person: User) -> None:
+    """End every session of `person`; one that shall go on needs Django's `update_session_auth_hash`."""
+    person.sessions_ended = F("sessions_ended") + 1
+    person.save(update_fields=["sessions_ended"])
+    person.refresh_from_db(fields=["sessions_ended"])
