@@ -1,12 +1,32 @@
-"""The pages. What they show of conversations they fetch over the API and the websocket, like any other client."""
+"""The page. What it shows of conversations it fetches over the API and the websocket, like any other client."""
 
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.views.decorators.csrf import ensure_csrf_cookie
+
+from chatbackend.accounts.models import User
+from chatbackend.environment import is_loopback
+from conversations import access
 
 
 @login_required
+@ensure_csrf_cookie
 def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
-    return render(request, "chat/chat.html")
+    """One page for every conversation: which one is open is its address, and changes without loading it again."""
+    assert isinstance(request.user, User)
+    return render(
+        request,
+        "chat/chat.html",
+        {
+            "first_time": not access.owned_by(request.user.pk).exists(),
+            "served": [],
+            "demo": True,
+            "reason": None,
+            "may_invite": settings.SIGNUP != "closed",
+            "local_only": is_loopback(settings.HOST),
+        },
+    )

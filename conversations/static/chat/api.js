@@ -1,0 +1,40 @@
+// The REST API, as this page uses it. A refusal is a `Problem` with the server's sentence.
+
+export class Problem extends Error {
+  constructor({ code, detail, retryable }) {
+    super(detail);
+    this.code = code;
+    this.retryable = retryable;
+  }
+}
+
+const AWAY = { code: "away", detail: "The site does not answer at the moment.", retryable: true };
+
+/** Calls `path` under /api/v1/ (or any path that begins with /) and gives its JSON. Throws Problem. */
+export async function call(method, path, body) {
+  const headers = { Accept: "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken");
+  let response;
+  try {
+    const address = path.startsWith("/") ? path : `/api/v1/${path}`;
+    response = await fetch(address, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch {
+    throw new Problem(AWAY);
+  }
+  if (response.status === 204) return null;
+  const answer = await response.json().catch(() => AWAY);
+  if (response.status === 401) signIn();
+  if (!response.ok) throw new Problem(answer);
+  return answer;
+}
+
+/** The session has ended: to the sign-in page, and back here afterwards. What was being written is kept. */
+export function signIn() {
+  location.assign(`/sign-in/?next=${encodeURIComponent(location.pathname)}`);
+}
+
+function cookie(name) {
+  const found = document.cookie.split("; ").find((entry) => entry.startsWith(`${name}=`));
+  return found ? decodeURIComponent(found.slice(name.length + 1)) : "";
+}

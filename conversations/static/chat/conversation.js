@@ -1,0 +1,110 @@
+// One conversation as the frames of /ws/ make it (docs/protocol.md). No DOM in here: frames in, state out.
+
+/** What `apply` may say: nothing changed, these messages changed, or everything did. */
+export const NOTHING = { messages: [] };
+export const ALL = { all: true, messages: [] };
+/** A frame does not fit what is known: subscribe again, the snapshot puts it right. */
+export const ASK = { ask: true, messages: [] };
+
+const ENDS = new Set(["generation.done", "generation.cancelled", "generation.failed", "generation.interrupted"]);
+
+export class Conversation {
+  constructor(id) {
+    this.id = id;
+    this.title = "";
+    this.messages = []; // the shown path, oldest first
+    this.earlier = false; // whether there are older ones on the server
+    this.loaded = false; // whether a snapshot has come
+  }
+
+  /** The generation under way, if any. */
+  get live() {
+    return this.messages.map((message) => message.generation).find((generation) => generation && isLive(generation));
+  }
+
+  get last() {
+    return this.messages.at(-1);
+  }
+
+  apply(frame) {
+    if (frame.type === "snapshot") return this.#snapshot(frame);
+    if (frame.type === "message.created") return this.#created(frame.messages);
+    if (frame.type === "message.html") return this.#html(frame);
+    const message = this.messages.find((one) => one.generation?.id === frame.generation);
+    if (!message) return NOTHING; // on a branch that is not shown
+    if (frame.type === "generation.queued") {
+      Object.assign(message.generation, { status: "queued", place: frame.place, reason: frame.reason, prefill: null });
+    } else if (frame.type === "generation.prefill") {
+      Object.assign(message.generation, { status: "running", prefill: frame });
+    } else if (frame.type === "generation.delta") {
+      return this.#delta(message, frame);
+    } else if (ENDS.has(frame.type)) {
+      const { status, seq, finish_reason, error, usage, timings } = frame;
+      Object.assign(message.generation, { status, seq, finish_reason, error, usage, timings, prefill: null });
+    } else {
+      return NOTHING;
+    }
+    return { messages: [message] };
+  }
+
+  /** Older messages, from a page of the REST API. */
+  prepend(messages, earlier) {
+    const known = new Set(this.messages.map((message) => message.id));
+    this.messages.unshift(...messages.filter((message) => !known.has(message.id)).map(begin));
+    this.earlier = earlier;
+  }
+
+  #snapshot({ conversation, messages, earlier }) {
+    const first = this.messages.findIndex((message) => message.id === messages[0]?.id);
+    const older = first > 0 ? this.messages.slice(0, first) : [];
+    this.title = conversation.title;
+    this.messages = [...older, ...messages.map(begin)];
+    this.earlier = older.length ? this.earlier : earlier;
+    this.loaded = true;
+    return ALL;
+  }
+
+  /** Each goes after its parent; what followed that parent before is another branch now. */
+  #created(messages) {
+    for (const message of messages) {
+      const known = this.messages.findIndex((one) => one.id === message.id);
+      if (known >= 0) continue;
+      const parent = this.messages.findIndex((one) => one.id === message.parent);
+      if (message.parent && parent < 0) return ASK;
+      this.messages.splice(parent + 1, Infinity, begin(message));
+    }
+    return ALL;
+  }
+
+  #delta(message, { seq, part, offset, text }) {
+    const generation = message.generation;
+    if (seq <= generation.seq) return NOTHING;
+    if (seq !== generation.seq + 1 || offset !== message.points[part]) return ASK;
+    message[part] += text;
+    message.points[part] += codePoints(text);
+    Object.assign(generation, { seq, status: "running", prefill: null });
+    return { messages: [message] };
+  }
+
+  #html({ message: id, keep, blocks }) {
+    const message = this.messages.find((one) => one.id === id);
+    if (!message) return NOTHING;
+    message.html = [...(message.html ?? []).slice(0, keep), ...blocks];
+    return { messages: [message] };
+  }
+}
+
+export function isLive(generation) {
+  return generation.status === "queued" || generation.status === "running";
+}
+
+/** A message of a frame, with the code points of its parts so far: `offset` counts those, not UTF-16 units. */
+function begin(message) {
+  return { ...message, points: { text: codePoints(message.text), reasoning: codePoints(message.reasoning) } };
+}
+
+function codePoints(text) {
+  let count = 0;
+  for (const _ of text) count++;
+  return count;
+}

@@ -1,0 +1,23 @@
+// Making and changing elements.
+
+/** `make("button.quiet", {type: "button"}, "Copy")` */
+export function make(what, attributes = {}, ...children) {
+  const [tag, ...classes] = what.split(".");
+  const element = document.createElement(tag);
+  element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key, value);
+    else element.setAttribute(key, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export function button(label, click, kind = "quiet") {
+  return make(`button.${kind}`, { type: "button", click }, label);
+}
+
+/** Sets the text only where it differs: an unchanged one keeps its selection and is not announced again. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}

@@ -1,0 +1,71 @@
+// What a person has written and the server does not have yet: kept in this browser until it does. Nothing typed is lost.
+//
+// A browser may refuse storage (private windows, full disks): then it lasts as long as the page.
+
+const person = document.body.dataset.person;
+const memory = new Map();
+
+/** The text in the box of a conversation (`null`: the new one). */
+export const drafts = {
+  get: (conversation) => read(`draft:${conversation}`) ?? "",
+  set: (conversation, text) => (text ? write(`draft:${conversation}`, text) : drop(`draft:${conversation}`)),
+};
+
+/**
+ * Messages on their way: `{client_id, conversation, parent, text, at, problem}` by `client_id`. One leaves when the
+ * server says that it has it, or when its text goes back into the box.
+ */
+export const outbox = {
+  all: () => keys("out:").map((key) => JSON.parse(read(key))).sort((a, b) => a.at - b.at),
+  of: (conversation) => outbox.all().filter((message) => message.conversation === conversation),
+  get: (client_id) => JSON.parse(read(`out:${client_id}`) ?? "null"),
+  put: (message) => write(`out:${message.client_id}`, JSON.stringify(message)),
+  take: (client_id) => drop(`out:${client_id}`),
+};
+
+/** At signing out: nothing of this person stays in the browser. */
+export function forgetEverything() {
+  for (const key of keys("")) drop(key);
+}
+
+function name(key) {
+  return `chat:${person}:${key}`;
+}
+
+function keys(prefix) {
+  const wanted = name(prefix);
+  let stored = [];
+  try {
+    stored = Object.keys(localStorage);
+  } catch {
+    // No storage: what is in memory is all there is.
+  }
+  const all = new Set([...stored, ...memory.keys()]);
+  return [...all].filter((key) => key.startsWith(wanted)).map((key) => key.slice(name("").length));
+}
+
+function read(key) {
+  try {
+    return localStorage.getItem(name(key)) ?? memory.get(name(key)) ?? null;
+  } catch {
+    return memory.get(name(key)) ?? null;
+  }
+}
+
+function write(key, value) {
+  try {
+    localStorage.setItem(name(key), value);
+    memory.delete(name(key));
+  } catch {
+    memory.set(name(key), value);
+  }
+}
+
+function drop(key) {
+  memory.delete(name(key));
+  try {
+    localStorage.removeItem(name(key));
+  } catch {
+    // It was never stored.
+  }
+}

@@ -1,0 +1,260 @@
+// The chat page: one socket, one open conversation, and what the person does.
+
+import { call, signIn } from "./api.js";
+import { Composer } from "./composer.js";
+import { Connection } from "./connection.js";
+import { Conversation, isLive } from "./conversation.js";
+import { openDialog, sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
+import { uuid } from "./ids.js";
+import { forgetEverything, outbox } from "./kept.js";
+import { ConversationList } from "./list.js";
+import { Messages } from "./messages.js";
+import { startWelcome } from "./welcome.js";
+
+const UNSENT_STAYS = 10 * 60 * 1000; // ms after which an unsent message waits for a click instead of going by itself
+const site = document.title;
+const $ = (selector) => document.querySelector(selector);
+
+let conversation = new Conversation(null); // the open one; without an id it is made by its first message
+
+const messages = new Messages($("#scroller"), $("#messages"), {
+  regenerate: ({ id }) => call("POST", `messages/${id}/regenerate/`, { client_id: uuid() }).catch(tell),
+  retry: (client_id) => retry(client_id),
+  takeBack: (client_id) => takeBack(client_id, ""),
+  earlier: () => showEarlier().catch(tell),
+});
+const list = new ConversationList($("#conversations"), $("#more"), (id) => open(id));
+const composer = new Composer($("#composer"), { send, stop });
+const drawer = startDrawer();
+
+const connection = new Connection({
+  frame: take,
+  state: showConnection,
+  signedOut: signIn,
+  known: () => (conversation.live ? { [conversation.live.id]: conversation.live.seq } : {}),
+});
+
+// What the server says.
+
+const HANDLERS = {
+  ready: arrived,
+  error: refused,
+  "conversation.updated": ({ conversation: changed }) => {
+    list.put(changed);
+    if (changed.id === conversation.id) showTitle(changed.title);
+  },
+  "conversation.deleted": ({ conversation: id }) => {
+    list.remove(id);
+    if (id === conversation.id) leave("This conversation was deleted.");
+  },
+  "message.created": (frame) => {
+    outbox.take(frame.client_id);
+    apply(frame);
+  },
+};
+
+function take(frame) {
+  (HANDLERS[frame.type] ?? apply)(frame);
+}
+
+function apply(frame) {
+  if ((frame.conversation?.id ?? frame.conversation) !== conversation.id) return;
+  const wasLive = Boolean(conversation.live);
+  const changed = conversation.apply(frame);
+  if (changed.ask) subscribe();
+  if (changed.all) messages.show(conversation, outbox.of(conversation.id));
+  else messages.update(conversation, changed.messages);
+  if (frame.type === "snapshot") {
+    showTitle(conversation.title);
+    messages.list.setAttribute("aria-busy", "false");
+  }
+  showState();
+  if (wasLive && !conversation.live) announce("The answer is complete.");
+}
+
+/** The socket is signed in: what was missed while there was none is in the snapshot and the list. */
+function arrived() {
+  list.load().catch(tell);
+  if (conversation.id) subscribe();
+  for (const message of outbox.all()) {
+    if (!message.problem && Date.now() - message.at < UNSENT_STAYS) deliver(message);
+    else if (!message.problem) markUnsent(message, "It was written a while ago.");
+  }
+}
+
+function refused({ code, detail, retryable, client_id, re }) {
+  const message = outbox.get(client_id);
+  if (message && retryable) markUnsent(message, detail);
+  else if (message) takeBack(client_id, detail);
+  else if (code === "not_found" && re === "subscribe") leave("There is no such conversation, or it is not yours.");
+  else if (re !== "subscribe") sayNotice(detail);
+}
+
+// What the person does.
+
+function send(text) {
+  if (outbox.of(conversation.id).length) return false;
+  const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now() };
+  outbox.put(message);
+  messages.show(conversation, outbox.of(conversation.id));
+  messages.scrollToEnd();
+  showState();
+  deliver(message);
+  return true;
+}
+
+/** Sends it if there is a connection; else `arrived` does. The same client_id twice is one message. */
+async function deliver(message) {
+  if (message.conversation === null) {
+    if (!(message = await inNewConversation(message))) return;
+  }
+  const { client_id, text } = message;
+  connection.send({ type: "send", conversation: message.conversation, client_id, text });
+}
+
+const being = new Set(); // client_ids whose conversation is just being made
+
+async function inNewConversation(message) {
+  if (being.has(message.client_id)) return null;
+  being.add(message.client_id);
+  try {
+    const made = await call("POST", "conversations/", {});
+    const placed = { ...message, conversation: made.id };
+    outbox.put(placed);
+    list.put(made);
+    if (conversation.id === null) becomes(made.id);
+    return placed;
+  } catch (problem) {
+    markUnsent(message, problem.message);
+    return null;
+  } finally {
+    being.delete(message.client_id);
+  }
+}
+
+/** The new conversation that is open has got its id. */
+function becomes(id) {
+  history.replaceState(null, "", `/c/${id}/`);
+  conversation = new Conversation(id);
+  composer.moveTo(id);
+  list.mark(id);
+  subscribe();
+}
+
+function markUnsent(message, problem) {
+  outbox.put({ ...message, problem });
+  if (message.conversation === conversation.id) messages.show(conversation, outbox.of(conversation.id));
+}
+
+function retry(client_id) {
+  const message = { ...outbox.get(client_id), problem: undefined, at: Date.now() };
+  outbox.put(message);
+  messages.show(conversation, outbox.of(conversation.id));
+  deliver(message);
+}
+
+/** The text goes back into the box, with the sentence that says what is wrong with it. */
+function takeBack(client_id, sentence) {
+  const message = outbox.get(client_id);
+  outbox.take(client_id);
+  if (message.conversation !== conversation.id) open(message.conversation);
+  composer.put(message.text);
+  messages.show(conversation, outbox.of(conversation.id));
+  showState();
+  if (sentence) sayNotice(sentence);
+}
+
+function stop() {
+  const generation = conversation.live;
+  if (!generation || connection.send({ type: "cancel", generation: generation.id })) return;
+  call("POST", `generations/${generation.id}/cancel/`).catch(tell);
+}
+
+async function showEarlier() {
+  const first = conversation.messages[0];
+  const wanted = conversation;
+  const page = await call("GET", `conversations/${wanted.id}/messages/?html=true&cursor=${first.parent}`);
+  if (wanted !== conversation) return;
+  conversation.prepend(page.results, Boolean(page.next));
+  messages.show(conversation, outbox.of(conversation.id));
+}
+
+async function rename(title) {
+  list.put(await call("PATCH", `conversations/${conversation.id}/`, { title }));
+}
+
+async function remove() {
+  const { id } = conversation;
+  await call("DELETE", `conversations/${id}/`);
+  list.remove(id);
+  if (conversation.id === id) leave("");
+}
+
+// Which conversation is open.
+
+/** Opens the conversation `id`, or a new one (null), and puts it into the address unless that is where we come from. */
+function open(id, { address = true } = {}) {
+  if (conversation.id && connection.ready) connection.send({ type: "unsubscribe", conversation: conversation.id });
+  conversation = new Conversation(id);
+  if (address) history.pushState(null, "", id ? `/c/${id}/` : "/");
+  messages.clear();
+  messages.list.setAttribute("aria-busy", String(Boolean(id)));
+  messages.show(conversation, outbox.of(id));
+  composer.open(id);
+  list.mark(id);
+  showTitle(id ? list.title(id) : "");
+  showState();
+  sayNotice("");
+  drawer.close();
+  if (id) subscribe();
+}
+
+function leave(sentence) {
+  open(null);
+  if (sentence) sayNotice(sentence);
+}
+
+function subscribe() {
+  connection.send({ type: "subscribe", conversation: conversation.id, html: true, id: "subscribe" });
+}
+
+function idInAddress() {
+  return location.pathname.match(/^\/c\/([0-9a-f-]+)\/$/)?.[1] ?? null;
+}
+
+// What is shown beside the messages.
+
+function showState() {
+  composer.setLive(Boolean(conversation.live));
+  const begun = conversation.id !== null || outbox.of(null).length > 0;
+  $("#welcome").hidden = begun;
+  $("#conversation-menu").hidden = conversation.id === null;
+}
+
+function showTitle(title) {
+  $("#title").textContent = title || "New chat";
+  document.title = title ? `${title} · ${site}` : site;
+}
+
+function announce(sentence) {
+  $("#announcer").textContent = sentence;
+}
+
+function tell(problem) {
+  sayNotice(problem.message);
+}
+
+startMenus();
+startWelcome((text) => composer.put(text));
+$("#new-chat").addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  open(null);
+});
+$("#rename").addEventListener("click", () =>
+  openDialog($("#rename-dialog"), { value: conversation.title, done: (title) => rename(title).catch(tell) }),
+);
+$("#delete").addEventListener("click", () => openDialog($("#delete-dialog"), { done: () => remove().catch(tell) }));
+$("#sign-out").addEventListener("submit", forgetEverything);
+addEventListener("popstate", () => open(idInAddress(), { address: false }));
+open(idInAddress(), { address: false });

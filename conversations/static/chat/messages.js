@@ -1,0 +1,213 @@
+// The messages of the open conversation as elements. Elements live as long as their message: text that is being read
+// or selected is never replaced by the same text.
+
+import { copyWith } from "../copy.js";
+import { isLive } from "./conversation.js";
+import { button, make, say } from "./elements.js";
+import { failure, figures, note, progress } from "./wording.js";
+
+const NEAR = 60; // pixels from the end that still count as being there
+
+export class Messages {
+  /** `on.regenerate(message)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`, `on.earlier()` are what people ask for. */
+  constructor(scroller, list, on) {
+    this.scroller = scroller;
+    this.list = list;
+    this.on = on;
+    this.articles = new Map(); // by message id
+    this.earlier = button("Show earlier messages", () => on.earlier(), "quiet.earlier");
+    this.outgoing = new Map(); // by client_id
+    this.toEnd = document.querySelector("#to-end");
+    this.toEnd.addEventListener("click", () => this.scrollToEnd());
+    this.atEnd = true;
+    scroller.addEventListener("scroll", () => this.#look(), { passive: true });
+    // The box grows, the keyboard comes, the window changes: who was at the end stays there.
+    new ResizeObserver(() => this.atEnd && this.scrollToEnd()).observe(scroller);
+  }
+
+  clear() {
+    this.list.replaceChildren();
+    this.articles.clear();
+    this.outgoing.clear();
+    this.atEnd = true;
+  }
+
+  /** Shows `conversation`, and `outgoing`, which the server does not have yet, after it. */
+  show(conversation, outgoing) {
+    this.#keepingPlace(() => {
+      const wanted = conversation.messages.map((message) => this.#article(message));
+      if (conversation.earlier) wanted.unshift(this.earlier);
+      const waiting = outgoing.map((message) => this.#outgoing(message));
+      arrange(this.list, [...wanted, ...waiting]);
+      this.#forget(this.articles, new Set(conversation.messages.map((message) => message.id)));
+      this.#forget(this.outgoing, new Set(outgoing.map((message) => message.client_id)));
+      for (const message of conversation.messages) this.#update(message, conversation);
+    });
+  }
+
+  /** Shows what changed in `messages` of `conversation`. */
+  update(conversation, messages) {
+    this.#keepingPlace(() => messages.forEach((message) => this.#update(message, conversation)));
+  }
+
+  scrollToEnd() {
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#look();
+  }
+
+  /** Who is at the end stays there; who reads further up is not moved, whatever comes above or below. */
+  #keepingPlace(change) {
+    const below = this.scroller.scrollHeight - this.scroller.scrollTop;
+    const first = this.list.querySelector("article");
+    change();
+    if (this.atEnd) this.scrollToEnd();
+    else if (first !== this.list.querySelector("article")) this.scroller.scrollTop = this.scroller.scrollHeight - below;
+    this.#look();
+  }
+
+  #look() {
+    this.atEnd = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop < NEAR;
+    this.toEnd.hidden = this.atEnd;
+  }
+
+  #forget(elements, kept) {
+    for (const key of elements.keys()) if (!kept.has(key)) elements.delete(key);
+  }
+
+  #article(message) {
+    if (!this.articles.has(message.id)) {
+      const article = message.role === "user" ? question(message) : answer(message, this.on);
+      this.articles.set(message.id, article);
+    }
+    return this.articles.get(message.id);
+  }
+
+  #outgoing(message) {
+    if (!this.outgoing.has(message.client_id)) this.outgoing.set(message.client_id, outgoing(message, this.on));
+    const article = this.outgoing.get(message.client_id);
+    article.update(message);
+    return article;
+  }
+
+  #update(message, conversation) {
+    this.articles.get(message.id)?.update?.(message, conversation);
+  }
+}
+
+/** Puts `wanted` into `list` in this order, moving as little as possible. */
+function arrange(list, wanted) {
+  const kept = new Set(wanted);
+  for (const child of [...list.children]) if (!kept.has(child)) child.remove();
+  wanted.forEach((element, at) => list.children[at] === element || list.insertBefore(element, list.children[at] ?? null));
+}
+
+function question(message) {
+  const text = make("div.text", { dir: "auto" }, message.text);
+  return make("article", { "data-role": "user", "data-message": message.id }, heading("You"), text);
+}
+
+function heading(who) {
+  return make("h2.visually-hidden", {}, who);
+}
+
+function outgoing(message, on) {
+  const article = question({ ...message, id: message.client_id });
+  const problem = make("div.notice.error", { role: "alert" });
+  const state = make("p.progress", {}, "Sending");
+  article.classList.add("outgoing");
+  article.append(state, problem);
+  article.update = ({ problem: sentence }) => {
+    state.hidden = Boolean(sentence);
+    problem.hidden = !sentence;
+    if (!sentence || problem.dataset.sentence === sentence) return;
+    problem.dataset.sentence = sentence;
+    problem.replaceChildren(
+      make("p", {}, `Not sent. ${sentence}`),
+      button("Retry", () => on.retry(message.client_id), "retry"),
+      button("Back to the box", () => on.takeBack(message.client_id)),
+    );
+  };
+  return article;
+}
+
+function answer(message, on) {
+  const article = make("article", { "data-role": "assistant", "data-message": message.id });
+  const thoughts = make("div.thoughts", { dir: "auto" });
+  const thinking = make("details.thinking", {}, make("summary", {}, "Thoughts"), thoughts);
+  const text = make("div.text", { dir: "auto" });
+  const line = make("span");
+  const bar = make("progress", { "aria-label": "Read of the conversation" });
+  const state = make("div.progress", {}, line, bar);
+  const sentence = make("p");
+  const problem = make("div.notice.error", { role: "alert" }, sentence, button("Retry", () => on.regenerate(message), "retry"));
+  const after = make("p.note");
+  const copy = button("Copy", () => copyWith(copy, article.message.text));
+  const again = button("Regenerate", () => on.regenerate(message));
+  const facts = make("span.figures.muted");
+  const actions = make("div.actions", {}, copy, again, facts);
+  article.append(heading("Answer"), thinking, state, text, problem, after, actions);
+  article.blocks = [];
+  article.update = (now, conversation) => {
+    const generation = now.generation ?? { status: "done" };
+    const live = isLive(generation);
+    const failed = generation.status === "failed" || generation.status === "interrupted";
+    article.message = now;
+    article.dataset.status = generation.status;
+    article.setAttribute("aria-busy", String(live));
+    thinking.hidden = !now.reasoning;
+    say(thoughts, now.reasoning);
+    write(article, text, now);
+    text.hidden = !now.text;
+    state.hidden = !live || (generation.status === "running" && Boolean(now.text) && !generation.prefill);
+    if (!state.hidden) showProgress(line, bar, generation);
+    problem.hidden = !failed;
+    if (failed) say(sentence, failure(generation));
+    const said = live ? "" : note(generation);
+    after.hidden = !said;
+    say(after, said);
+    say(facts, live ? "" : figures(generation));
+    actions.hidden = live;
+    copy.hidden = !now.text;
+    again.hidden = failed || now.id !== conversation.last?.id;
+  };
+  return article;
+}
+
+function showProgress(line, bar, generation) {
+  say(line, progress(generation));
+  bar.hidden = !generation.prefill;
+  if (generation.prefill) {
+    bar.max = generation.prefill.total;
+    bar.value = generation.prefill.processed;
+  }
+}
+
+/** The rendered text, block by block; the source as it is while no rendering has come. */
+function write(article, text, { html, text: source }) {
+  if (!html) {
+    article.blocks = [];
+    say(text, source);
+    text.classList.add("plain");
+    return;
+  }
+  if (text.classList.contains("plain")) {
+    text.classList.remove("plain");
+    text.replaceChildren();
+  }
+  let same = 0;
+  while (same < html.length && html[same] === article.blocks[same]) same++;
+  while (text.children.length > same) text.lastElementChild.remove();
+  for (const block of html.slice(same)) text.append(element(block));
+  article.blocks = html;
+}
+
+/** The server made this of the Markdown and let only harmless elements through (conversations/rendering). */
+function element(block) {
+  const template = document.createElement("template");
+  template.innerHTML = block;
+  for (const head of template.content.querySelectorAll(".code-head")) {
+    const copy = button("Copy", () => copyWith(copy, head.parentElement.querySelector("code").textContent));
+    head.append(copy);
+  }
+  return template.content;
+}

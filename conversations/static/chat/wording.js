@@ -1,0 +1,53 @@
+// The sentences people read about an answer: where it stands, why it took longer, how it ended.
+
+const CAUSES = {
+  expired: "it had been idle for so long that its place was given up",
+  evicted: "its place had been given to somebody else",
+  server_restarted: "the model server had been restarted",
+  cache_lost: "the model server no longer had it in memory",
+  moved: "it moved to another model server",
+  trimmed: "it had grown longer than the model can remember",
+  branch: "it goes on from an earlier message",
+  template: "the model leaves out its earlier thoughts",
+  foreign: "something else had used its place",
+};
+
+const number = new Intl.NumberFormat("en-US");
+
+/** What a live generation is doing, as long as no text comes. */
+export function progress({ status, place, reason, prefill }) {
+  if (status === "queued") {
+    if (reason) return `Waiting: ${reason}`;
+    return place ? `Place ${place} in the queue` : "Waiting";
+  }
+  if (!prefill) return "Starting";
+  const reading = `eading ${number.format(prefill.processed)} of ${number.format(prefill.total)}`;
+  return prefill.replay_cause ? `Picking up the conversation: r${reading}` : `R${reading}`;
+}
+
+/** What is worth knowing of an answer that has ended; empty when nothing is. */
+export function note({ status, finish_reason, timings, usage }) {
+  const said = [];
+  if (status === "cancelled") said.push("Stopped.");
+  if (finish_reason === "length") {
+    const tokens = usage?.completion_tokens;
+    said.push(tokens ? `Ended at the limit of ${number.format(tokens)} tokens.` : "Ended at the limit of tokens.");
+  }
+  const cause = CAUSES[timings?.replay_cause];
+  if (cause) said.push(`The conversation was read again first (${number.format(timings.prompt_n ?? 0)} tokens): ${cause}.`);
+  return said.join(" ");
+}
+
+/** Figures for the curious. */
+export function figures({ usage, timings }) {
+  const said = [];
+  if (usage?.completion_tokens) said.push(`${number.format(usage.completion_tokens)} tokens`);
+  if (timings?.tokens_per_second) said.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
+  if (timings?.ttft_ms != null) said.push(`first after ${(timings.ttft_ms / 1000).toFixed(1)} s`);
+  return said.join(" · ");
+}
+
+/** The sentence of an answer that failed, with what became of its text. */
+export function failure({ error, status }) {
+  return error?.detail ?? (status === "interrupted" ? "The answer was interrupted." : "The answer failed.");
+}
