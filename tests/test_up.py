@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.eventually import eventually
 from tests.processes import ROOT, Up, alive, nothing_left, open_folder, processes_of, running_up
@@ -62,7 +63,8 @@ def test_the_address_the_data_and_how_to_stop_are_printed(up: Up) -> None:
 
 
 def test_every_line_of_the_log_has_the_time_and_a_name_and_is_kept_in_the_file(up: Up) -> None:
-    lines = up.output.splitlines()
+    up.says("^Sign in now: ")
+    lines = [line for line in up.output.splitlines() if not line.startswith("Sign in now: ")]
     assert all(re.match(r"\d\d:\d\d:\d\d [\w-]+ +\| ", line) for line in lines), lines
     names = {line.split()[1] for line in lines}
     assert {"up", "postgres", "migrate", "web"} <= names
@@ -76,6 +78,21 @@ def test_secrets_are_their_owners_alone_and_in_no_log(up: Up) -> None:
         path = up.state / name
         assert path.stat().st_mode & 0o077 == 0
         assert path.read_text().strip() not in up.output
+
+
+def test_the_first_start_prints_a_link_that_signs_the_admin_in_once_and_no_log_has_it(up: Up) -> None:
+    link = up.says(r"^Sign in now: \S+ \(once, within 10 minutes\)$").split()[3]
+    assert re.fullmatch(rf"{up.address}enter/[\w-]{{43}}/", link)
+    browser = requests.Session()
+    assert "Sign in as admin" in browser.get(link, timeout=20).text
+    sent = {"csrfmiddlewaretoken": browser.cookies["csrftoken"]}
+    assert browser.post(link, sent, timeout=20).status_code == 200
+    assert browser.get(f"{up.address}admin/", timeout=20).url == f"{up.address}admin/"
+    assert requests.get(link, timeout=20).status_code == 410
+    up.says("GET /enter/… 410")
+    kept = (up.state / "log" / "up.log").read_text()
+    assert "Sign in now" not in kept
+    assert link.split("/")[-2] not in kept
 
 
 def test_the_built_in_llama_server_has_its_slots_apart(up: Up) -> None:
@@ -126,7 +143,9 @@ def test_ctrl_c_stops_everything_in_order_and_the_data_is_found_again(folder: Pa
     state = folder / "state"
     with running_up(state, ADMIN_PASSWORD="", LLAMA_SERVERS="http://127.0.0.1:9") as up:
         password = up.says(r"^First administrator: admin, password: \S+ \(shown this once\)").split()[4]
-        assert up.address
+        up.says("^Sign in now: ")
+        said = up.output
+        assert said.index("Ready: ") < said.index("First administrator: ") < said.index("Sign in now: ")
         assert password not in (state / "log" / "up.log").read_text()
         up.interrupt()
         assert up.ends() == 0
@@ -134,8 +153,24 @@ def test_ctrl_c_stops_everything_in_order_and_the_data_is_found_again(folder: Pa
         assert "database system is shut down" in up.output.splitlines()[-1]
     with running_up(state, ADMIN_PASSWORD="", LLAMA_SERVERS="http://127.0.0.1:9") as again:
         assert again.address
-        assert "First administrator" not in again.output
         again.says("No migrations to apply")
+        again.says("Data: ")
+        again.interrupt()
+        assert again.ends() == 0
+        assert "First administrator" not in again.output
+        assert "Sign in now" not in again.output
+
+
+def test_the_password_is_shown_though_the_start_fails_after_the_account_was_made(folder: Path) -> None:
+    """It is nowhere else, and the next start does not make another."""
+    state = folder / "state"
+    state.mkdir(mode=0o711)
+    (state / "llama").write_text("no folder")
+    with running_up(state, ADMIN_PASSWORD="") as up:
+        assert up.ends() == 1
+        assert re.search(r"^First administrator: admin, password: \S+", up.output, re.MULTILINE)
+        assert "Sign in now" not in up.output
+        assert f"error: File exists: {state}/llama" in up.output.splitlines()[-1]
 
 
 def test_nothing_survives_a_kill_and_the_next_up_takes_over(folder: Path) -> None:
@@ -253,6 +288,7 @@ def test_the_lan_address_is_printed_when_bound_to_all(folder: Path) -> None:
         assert up.address.startswith("http://127.0.0.1:")
         lan = up.says("On your network: http").split()[-1]
         assert status(f"{lan}healthz") == status(f"{up.address}healthz")
+        assert status(up.says(f"^or from your network: {lan}enter/").split()[-1]) == 200
 
 
 def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
@@ -264,7 +300,8 @@ def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
         process.stdout.readline()
         process.stdout.close()
         log = state / "log" / "up.log"
-        eventually(lambda: "Ready: http" in log.read_text(), 60, what="the site to be up")
+        eventually(lambda: "the sign-in link could not be shown" in log.read_text(), 60, what="the site to be up")
+        assert "Ready: http" in log.read_text()
         assert "the password of admin could not be shown" in log.read_text()
         process.send_signal(signal.SIGINT)
     nothing_left(state)

@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 from django.db import connection, connections
 
+from chatbackend.accounts.sign_in_links import MINUTES
 from chatbackend.embedded import llama, postgres, valkey
 from chatbackend.embedded.address import addresses, answers_http
-from chatbackend.embedded.first_admin import ensure_first_admin
+from chatbackend.embedded.first_admin import FirstAdmin, ensure_first_admin, sign_in_path
 from chatbackend.embedded.part_log import say
 from chatbackend.embedded.parts import CannotStart, Part
 from chatbackend.embedded.paths import postgres_url, valkey_url
@@ -27,12 +29,14 @@ from chatbackend.embedded.state import own_folder
 from chatbackend.embedded.supervisor import Supervisor, run_to_end
 from chatbackend.embedded.unprivileged import account_for
 
+Made = TypeVar("Made")
+
 
 @dataclass
 class OneMachine:
     """What one `up` was asked for. `llama` is None when LLAMA_SERVERS names servers that run already.
 
-    `tell` prints what must not stay in the log file: the first admin's password.
+    `tell` prints what must not stay in the log file: the first admin's password and sign-in link.
     """
 
     base: Path
@@ -94,11 +98,15 @@ class OneMachine:
         self._lock_folder().mkdir(mode=0o700, exist_ok=True)
         await self._database_and_channels()
         await run_to_end("migrate", self._manage("migrate", "--no-input"), self.environ, self.base)
-        await self._first_admin()
-        self._llama_server()
-        self.supervisor.start_unwatched(self._worker())
-        await self.supervisor.start(self._web())
-        self._say_where()
+        admin = await self._first_admin()
+        try:
+            self._llama_server()
+            self.supervisor.start_unwatched(self._worker())
+            await self.supervisor.start(self._web())
+            self._say_where()
+        finally:  # the account is there and its password is nowhere else, whatever went wrong since
+            self._tell_password(admin)
+        await self._tell_sign_in_link(admin)
 
     async def _database_and_channels(self) -> None:
         if self.environ.get("DATABASE_URL", "").strip():
@@ -114,16 +122,35 @@ class OneMachine:
             await self.supervisor.start(valkey.part(self.sockets, self._lock("valkey")))
             self.environ["REDIS_URL"] = valkey_url(self.sockets)
 
-    async def _first_admin(self) -> None:
+    async def _first_admin(self) -> FirstAdmin | None:
         name = self.environ.get("ADMIN_USERNAME", "").strip() or "admin"
         wished = self.environ.pop("ADMIN_PASSWORD", "")  # no part needs it
-        made = await asyncio.to_thread(_in_own_connection, partial(ensure_first_admin, name, wished))
-        if made is None:
+        return await asyncio.to_thread(_in_own_connection, partial(ensure_first_admin, name, wished))
+
+    def _tell_password(self, admin: FirstAdmin | None) -> None:
+        if admin is None or not admin.generated:
             return
         try:
-            self.tell(f"First administrator: {name}, password: {made} (shown this once)")
+            self.tell(f"First administrator: {admin.name}, password: {admin.generated} (shown this once)")
         except OSError:  # nobody reads our output any more
-            say("the password of %s could not be shown: set one by `manage.py changepassword %s`", name, name)
+            say(
+                "the password of %s could not be shown: set one by `manage.py changepassword %s`",
+                admin.name,
+                admin.name,
+            )
+
+    async def _tell_sign_in_link(self, admin: FirstAdmin | None) -> None:
+        """Made only now that the site answers: its minutes count from here."""
+        if admin is None:
+            return
+        path = await asyncio.to_thread(_in_own_connection, partial(sign_in_path, admin.name))
+        here, *elsewhere = (address.rstrip("/") + path for address in addresses(self.host, self.port))
+        try:
+            self.tell(f"Sign in now: {here} (once, within {MINUTES} minutes)")
+            for address in elsewhere:
+                self.tell(f"or from your network: {address}")
+        except OSError:
+            say("the sign-in link could not be shown: make another by `manage.py sign_in_link %s`", admin.name)
 
     def _llama_server(self) -> None:
         if self.llama is None:
@@ -197,7 +224,7 @@ def check_database() -> None:
         ) from error
 
 
-def _in_own_connection(work: Callable[[], str | None]) -> str | None:
+def _in_own_connection(work: Callable[[], Made]) -> Made:
     """Run `work` with the ORM and leave no connection or pool behind in this process."""
     try:
         return work()
