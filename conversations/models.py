@@ -33,10 +33,13 @@ class Conversation(models.Model):
     updated_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        default_permissions = ("view", "delete")
+        permissions = [("read_text", "Can read people's conversations")]
         indexes = [models.Index(name="conversation_newest", fields=["owner", "-updated_at", "-id"])]
 
     def __str__(self) -> str:
-        return self.title or str(self.id)
+        """Not its title, which is a person's text: this goes into the admin's log."""
+        return str(self.id)
 
 
 class Message(models.Model):
@@ -54,9 +57,13 @@ class Message(models.Model):
     role = models.TextField(choices=Role)
     text = models.TextField(blank=True, default="")
     reasoning = models.TextField(blank=True, default="")
+    # A finished answer as HTML (`conversations.rendered`), valid if its version is that of the renderer.
+    html = models.JSONField(null=True, blank=True)
+    html_version = models.PositiveSmallIntegerField(db_default=0)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        default_permissions = ()
         constraints = [
             models.UniqueConstraint(name="message_in_conversation", fields=["id", "conversation"]),
             models.CheckConstraint(name="message_role", condition=Q(role__in=["user", "assistant"])),
@@ -109,6 +116,8 @@ class Generation(models.Model):
     timings = models.JSONField(null=True, blank=True)
 
     class Meta:
+        default_permissions = ()
+        permissions = [("stop_generation", "Can stop people's answers")]
         constraints = [
             models.UniqueConstraint(name="generation_client_once", fields=["owner", "client_id"]),
             models.UniqueConstraint(
@@ -155,6 +164,9 @@ class Chunk(models.Model):
     stream_id = models.UUIDField()
     stream_bytes = models.BigIntegerField()  # bytes of that stream consumed up to here, at an event boundary
 
+    class Meta:
+        default_permissions = ()
+
     def __str__(self) -> str:
         return f"{self.generation_id}/{self.seq}"
 
@@ -170,6 +182,7 @@ class Waiting(models.Model):
     place = models.IntegerField()
 
     class Meta:
+        default_permissions = ()
         managed = False
         db_table = "conversations_queue"
 

@@ -134,6 +134,20 @@ WITH pick AS (
 {_CLOSE.format(ended_by="'revoked'")}
 {_FREE}"""
 
+_EVICT = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'evicted'")}
+{_FREE.replace("since = pick.cut,", "since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL,")}"""
+
+_LEAVE_RETIRED = f"""
+WITH pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE v.state = 'retired' AND s.phase = 'idle' ORDER BY s.id FOR NO KEY UPDATE OF s),
+{_CLOSE.format(ended_by="'moved'")}
+{_FREE}"""
+
 _REAP = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
@@ -264,6 +278,16 @@ def release(grant: Grant, kv_tokens: int | None, kv_task: int | None) -> None:
 def revoke(slot: int, fence: int) -> bool:
     """End a lease at once, busy or idle. Its holder is free to go elsewhere; the slot is `stopping` until quiet."""
     return _one(_REVOKE, {"slot": slot, "fence": fence}) is not None
+
+
+def evict(slot: int, fence: int) -> bool:
+    """The same by an administrator's wish: the cache counts as unknown, so that the next turn reads history again."""
+    return _one(_EVICT, {"slot": slot, "fence": fence}) is not None
+
+
+def leave_retired() -> list[int]:
+    """End what is kept warm on servers that nobody uses any more; the slots."""
+    return [slot for (slot,) in _all(_LEAVE_RETIRED, {})]
 
 
 def reap() -> list[int]:

@@ -36,6 +36,7 @@ class Server(models.Model):
     n_ctx = models.PositiveIntegerField(null=True, blank=True)
 
     class Meta:
+        default_permissions = ("add", "change", "view")  # history refers to it: it is retired, never deleted
         constraints = [
             models.CheckConstraint(
                 name="server_ready_is_known",
@@ -85,6 +86,8 @@ class Slot(models.Model):
     used_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        default_permissions = ("view",)
+        permissions = [("evict_slot", "Can evict leases")]
         constraints = [
             models.UniqueConstraint(name="slot_once", fields=["server", "id_slot"]),
             models.UniqueConstraint(name="slot_one_per_holder", fields=["holder"], condition=Q(holder__isnull=False)),
@@ -137,6 +140,8 @@ class PastLease(models.Model):
     ended_by = models.TextField(choices=EndedBy)
 
     class Meta:
+        default_permissions = ("view",)
+        verbose_name_plural = "lease history"
         constraints = [
             models.CheckConstraint(name="past_lease_in_order", condition=Q(began_at__lte=F("ended_at"))),
         ]

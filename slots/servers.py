@@ -30,9 +30,16 @@ class Address:
     api_key: str
 
 
+class NotAnAddress(ValueError):
+    """Not readable as a server's address; the sentence shows what would be, and no key."""
+
+
 def configured(entries: Sequence[str]) -> list[Address]:
     """LLAMA_SERVERS, entries like `http://:KEY@host:8080`, read; raises ImproperlyConfigured for what is no address."""
-    return [_address(entry) for entry in entries]
+    try:
+        return [address(entry) for entry in entries]
+    except NotAnAddress as error:
+        raise ImproperlyConfigured(f"LLAMA_SERVERS: {error}") from error
 
 
 def register() -> None:
@@ -128,15 +135,19 @@ def models() -> list[str]:
     return sorted(set(served.values_list("model", flat=True)))
 
 
-def _address(entry: str) -> Address:
-    parts = urlsplit(entry)
+def address(entry: str) -> Address:
+    """One address, read and written in one way. Raises NotAnAddress."""
+    try:
+        parts = urlsplit(entry)
+    except ValueError as error:
+        raise NotAnAddress(f"This is not an address like http://:KEY@host:8080 ({error}).") from error
     try:
         port = parts.port
     except ValueError:
         port = None
     if parts.scheme not in ("http", "https") or not parts.hostname or (":" in parts.netloc[-6:] and port is None):
         shown = f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}" if "@" in entry else entry
-        raise ImproperlyConfigured(f"LLAMA_SERVERS: {shown!r} is not an address like http://:KEY@host:8080.")
+        raise NotAnAddress(f"{shown!r} is not an address like http://:KEY@host:8080.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     return Address(f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}", unquote(parts.password or ""))
@@ -168,6 +179,8 @@ def _adopt(server: Server, props: Props) -> None:
     with transaction.atomic():
         leases.end_if_paused()
         row = Server.objects.select_for_update(of=("self",), no_key=True).get(pk=server.pk)
+        if row.state == Server.State.RETIRED:
+            raise ServerError(f"{row.url} is retired.")
         if _recorded(row) == _seen(row, props):
             return
         if boot in row.past_boots:

@@ -70,6 +70,7 @@ class Watch(threading.Thread):
         # A newcomer takes over first what its predecessor left: a reaped stream is a stopped one.
         for slot in leases.reap() if time.monotonic() > self._reaps_from else ():
             logger.warning("lease of a silent worker ended slot=%s grace=%ss", slot, settings.LEASE_REAP_GRACE)
+        leases.leave_retired()
         stopping = Slot.objects.filter(condition=Slot.Condition.STOPPING, server__in=self._reachable)
         list(self._pool.map(_in_thread(servers.finish_stopping), stopping.select_related("server")))
 

@@ -13,6 +13,7 @@ class User(AbstractUser):
     sessions_ended = models.PositiveIntegerField(default=0, db_default=0, editable=False)  # how often, all at once
 
     class Meta(AbstractUser.Meta):
+        verbose_name, verbose_name_plural = "person", "people"
         # Nobody may pass for another by a capital letter; sign-up checks it, two at once only this does.
         constraints = [models.UniqueConstraint(Lower("username"), name="user_name_once")]
 
@@ -37,8 +38,12 @@ class Invite(models.Model):
     used_at = models.DateTimeField(null=True, blank=True)
     used_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
 
+    class Meta:
+        verbose_name = "invitation"
+        default_permissions = ("add", "change", "view")
+
     def __str__(self) -> str:
-        return f"invite {self.pk}"
+        return f"invitation {self.pk}"
 
 
 class SignInLink(models.Model):
@@ -49,6 +54,9 @@ class SignInLink(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"sign-in link {self.pk}"

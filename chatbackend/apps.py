@@ -1,0 +1,18 @@
+"""The admin, as Django loads it."""
+
+from importlib import import_module
+
+from django.contrib.admin.apps import SimpleAdminConfig
+
+OURS = ("chatbackend.accounts.admin", "slots.admin", "conversations.admin")
+
+
+class AdminConfig(SimpleAdminConfig):
+    """Django's admin with our site, and on it what is ours alone: of the packages' own pages none is of use here."""
+
+    default_site = "chatbackend.admin.Site"
+
+    def ready(self) -> None:
+        super().ready()
+        for module in OURS:
+            import_module(module)

@@ -1,0 +1,17 @@
+"""Conversations and people for administrators, and whose the leases are. No page of a list shows anybody's words."""
+
+from django.contrib import admin
+
+from chatbackend.accounts.models import User
+from conversations.admin.conversations import ConversationPage
+from conversations.admin.holders import PastLeaseOfPersonPage, SlotOfPersonPage
+from conversations.admin.people import PersonWithConversationsPage
+from conversations.models import Conversation
+from slots.models import PastLease, Slot
+
+# In place of the pages that know no people.
+admin.site.unregister([Slot, PastLease, User])
+admin.site.register(Slot, SlotOfPersonPage)
+admin.site.register(PastLease, PastLeaseOfPersonPage)
+admin.site.register(User, PersonWithConversationsPage)
+admin.site.register(Conversation, ConversationPage)

@@ -1,0 +1,323 @@
+"""Servers: adding one, looking at it, draining it, retiring it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.urls import URLPattern, path, reverse
+
+from slots import orders, servers
+from slots.admin.confirming import Confirmation, confirm
+from slots.admin.reading import Page, pill
+from slots.models import Server, Slot
+
+State = Server.State
+
+_READY = Q(slots__condition=Slot.Condition.READY)
+PLACES = {
+    "free": Count("slots", filter=_READY & Q(slots__phase=Slot.Phase.FREE)),
+    "busy": Count("slots", filter=Q(slots__phase=Slot.Phase.BUSY)),
+    "idle": Count("slots", filter=Q(slots__phase=Slot.Phase.IDLE)),
+    "stopping": Count("slots", filter=Q(slots__condition=Slot.Condition.STOPPING)),
+}
+
+
+def counted(rows: QuerySet[Server]) -> QuerySet[Server]:
+    """With how many of its slots are free, busy, idle and stopping."""
+    return rows.annotate(**PLACES)
+
+
+def standing(server: Server) -> tuple[str, str, str]:
+    """A server's state: colour, words, and the sentence that explains it."""
+    if server.state == State.RETIRED:
+        return "", "Retired", "No longer used."
+    if server.trouble:
+        return "bad", "Not usable", server.trouble
+    if server.state == State.UNKNOWN:
+        return "warn", "Not reached yet", "A worker looks once a second."
+    if server.state == State.DRAINING:
+        return "warn", "Draining", "Gets no new leases; what runs ends in peace."
+    return "good", "Ready", ""
+
+
+class AddForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A server's address and key; the key may be in the address, as in LLAMA_SERVERS."""
+
+    url = forms.CharField(
+        label="Address",
+        help_text="Where this machine reaches its llama-server, like http://192.168.1.20:8080",
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "inputmode": "url"}),
+    )
+    api_key = forms.CharField(
+        label="API key",
+        required=False,
+        help_text="What it was started with as --api-key. Stored, and never shown again.",
+        widget=forms.PasswordInput(attrs={"class": "vTextField", "autocomplete": "new-password"}),
+    )
+
+    class Meta:
+        model = Server
+        fields = ("url", "api_key")
+
+    def clean_url(self) -> str:
+        entry = self.cleaned_data["url"].strip()
+        if "://" not in entry:
+            raise forms.ValidationError(f"Begin with http:// or https://: meant was probably http://{entry}")
+        try:
+            read = servers.address(entry)
+        except servers.NotAnAddress as error:
+            raise forms.ValidationError(str(error)) from error
+        self.key_in_address = read.api_key
+        if Server.objects.filter(url=read.url, state=State.RETIRED).exists():
+            raise forms.ValidationError("This server is known and retired: put it back into service on its page.")
+        return read.url
+
+    def clean(self) -> dict[str, Any]:
+        said = super().clean() or {}
+        said["api_key"] = said.get("api_key") or getattr(self, "key_in_address", "")
+        return said
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Another key. What is stored is not shown, and left alone when nothing is typed."""
+
+    api_key = forms.CharField(
+        label="New API key",
+        required=False,
+        help_text="Leave empty to keep the present one. Never shown again.",
+        widget=forms.PasswordInput(attrs={"class": "vTextField", "autocomplete": "new-password"}),
+    )
+    without_key = forms.BooleanField(label="It needs no key", required=False)
+
+    class Meta:
+        model = Server
+        fields = ("api_key",)
+
+
+class ServerPage(Page[Server]):
+    list_display = ("url", "standing", "model_shown", "places", "context", "origin")
+    list_filter = ("state",)
+    ordering = ("url",)
+    actions = ("look_at", "drain", "serve", "retire")
+    shown = ("address", "standing", "why", "model_shown", "places", "context", "origin", "has_key")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "add_server")
+
+    def has_change_permission(self, request: HttpRequest, obj: Server | None = None) -> bool:
+        return self.may(request, "change_server")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
+        return counted(super().get_queryset(request))
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, change, form=KeyForm if change else AddForm, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Server | None = None) -> Any:
+        if obj is None:
+            return ((None, {"fields": ("url", "api_key")}),)
+        if obj.from_environment or not self.has_change_permission(request, obj):
+            return ((None, {"fields": self.shown}),)
+        return ((None, {"fields": self.shown}), ("Key", {"fields": ("api_key", "without_key")}))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Server | None = None) -> Any:
+        return self.shown if obj else ()
+
+    # What is shown
+
+    @admin.display(description="address")
+    def address(self, server: Server) -> str:
+        return server.url
+
+    @admin.display(description="state", ordering="state")
+    def standing(self, server: Server) -> str:
+        kind, words, _ = standing(server)
+        return pill(kind, words)
+
+    @admin.display(description="what that means", empty_value="Takes new conversations.")
+    def why(self, server: Server) -> str | None:
+        return standing(server)[2] or None
+
+    @admin.display(description="model", ordering="model", empty_value="not known yet")
+    def model_shown(self, server: Server) -> str | None:
+        return server.model or None
+
+    @admin.display(description="places", empty_value="not known yet")
+    def places(self, server: Server) -> str | None:
+        counts = {word: getattr(server, word) for word in PLACES}
+        return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or None
+
+    @admin.display(description="context per slot", ordering="n_ctx", empty_value="not known yet")
+    def context(self, server: Server) -> str | None:
+        return f"{server.n_ctx:,} tokens" if server.n_ctx else None
+
+    @admin.display(description="listed by", ordering="from_environment")
+    def origin(self, server: Server) -> str:
+        return "LLAMA_SERVERS" if server.from_environment else "the admin"
+
+    @admin.display(description="key", boolean=False)
+    def has_key(self, server: Server) -> str:
+        return "There is one; it is not shown." if server.api_key else "None."
+
+    # Saving: two filtered updates, never a row as a page once read it
+
+    def save_model(self, request: HttpRequest, obj: Server, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+        elif form.cleaned_data["api_key"] or form.cleaned_data["without_key"]:
+            orders.change_key(obj, form.cleaned_data["api_key"])
+        # Django has a transaction open here, which must not wait for a server.
+        transaction.on_commit(lambda: self._look(request, obj.pk))
+
+    # Orders
+
+    def get_urls(self) -> list[URLPattern]:
+        views = {"look": self.look_view, "drain": self.drain_view, "serve": self.serve_view, "retire": self.retire_view}
+        ours = [
+            path(f"<int:pk>/{name}/", self.admin_site.admin_view(view), name=f"slots_server_{name}")
+            for name, view in views.items()
+        ]
+        return [*ours, *super().get_urls()]
+
+    def look_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._ordered(request, pk, self._look_at_one)
+
+    def drain_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._ordered(request, pk, self._drain_one)
+
+    def serve_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._ordered(request, pk, self._serve_one)
+
+    def retire_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        if request.method == "POST":
+            return self._ordered(request, pk, self._retire_one)
+        server = self._server(request, pk)
+        return confirm(request, self.admin_site, _retiring([server], _page(pk)))
+
+    @admin.action(description="Look now", permissions=["change"])
+    def look_at(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
+        self._each(request, chosen, self._look_at_one)
+
+    @admin.action(description="Drain: give no new leases", permissions=["change"])
+    def drain(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
+        self._each(request, chosen, self._drain_one)
+
+    @admin.action(description="Put back into service", permissions=["change"])
+    def serve(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
+        self._each(request, chosen, self._serve_one)
+
+    @admin.action(description="Retire…", permissions=["change"])
+    def retire(self, request: HttpRequest, chosen: QuerySet[Server]) -> HttpResponse | None:
+        if "confirmed" in request.POST:
+            self._each(request, chosen, self._retire_one)
+            return None
+        return confirm(request, self.admin_site, _retiring(list(chosen), reverse("admin:slots_server_changelist")))
+
+    def _server(self, request: HttpRequest, pk: int) -> Server:
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        return get_object_or_404(Server, pk=pk)
+
+    def _ordered(self, request: HttpRequest, pk: int, order: Callable[[HttpRequest, Server], None]) -> HttpResponse:
+        server = self._server(request, pk)
+        if request.method != "POST":
+            return HttpResponse(status=405, headers={"Allow": "POST"})
+        self._each(request, [server], order)
+        return HttpResponseRedirect(_page(pk))
+
+    def _each(self, request: HttpRequest, chosen: Any, order: Callable[[HttpRequest, Server], None]) -> None:
+        for server in chosen:
+            try:
+                order(request, server)
+            except orders.Refused as refused:
+                messages.error(request, str(refused))
+
+    def _look_at_one(self, request: HttpRequest, server: Server) -> None:
+        if server.state == State.RETIRED:
+            raise orders.Refused(f"{server.url} is retired: put it back into service first.")
+        self._look(request, server.pk)
+
+    def _drain_one(self, request: HttpRequest, server: Server) -> None:
+        orders.drain(server)
+        self.log_change(request, server, "Drained.")
+        messages.success(request, f"{server.url} gets no new leases; what runs there ends in peace.")
+
+    def _serve_one(self, request: HttpRequest, server: Server) -> None:
+        orders.serve(server)
+        self.log_change(request, server, "Put back into service.")
+        self._look(request, server.pk)
+
+    def _retire_one(self, request: HttpRequest, server: Server) -> None:
+        orders.retire(server)
+        self.log_change(request, server, "Retired.")
+        messages.success(request, f"{server.url} is no longer used.")
+
+    def _look(self, request: HttpRequest, pk: int) -> None:
+        """Ask it now, and tell what came of it."""
+        server = Server.objects.get(pk=pk)
+        answers = servers.look(server)
+        server.refresh_from_db()
+        if answers:
+            places = f"{server.total_slots} {'place' if server.total_slots == 1 else 'places'}"
+            found = f"{server.model}, {places} of {server.n_ctx:,} tokens"
+            draining = " It is being drained." if server.state == State.DRAINING else ""
+            messages.success(request, f"{server.url} answers: {found}.{draining}")
+        else:
+            messages.warning(request, f"Not usable yet: {server.trouble} Workers go on looking once a second.")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        server: Server | None = kwargs.get("obj")
+        if server is not None and self.has_change_permission(request, server):
+            context["orders"] = _orders(server)
+        if server is not None and server.from_environment:
+            context["show_save"] = context["show_save_and_continue"] = False
+        context["show_save_and_add_another"] = False
+        return super().render_change_form(request, context, *args, **kwargs)
+
+
+def _page(pk: int) -> str:
+    return reverse("admin:slots_server_change", args=[pk])
+
+
+def _orders(server: Server) -> list[dict[str, str]]:
+    """The buttons that make sense in its present state. A link asks first, the rest are done at once."""
+    offered = {
+        State.READY: ("look", "drain"),
+        State.DRAINING: ("look", "serve"),
+        State.UNKNOWN: ("look",),
+        State.RETIRED: ("serve",),
+    }[State(server.state)]
+    labels = {"look": "Look now", "drain": "Drain", "serve": "Put back into service"}
+    buttons = [
+        {"address": reverse(f"admin:slots_server_{name}", args=[server.pk]), "label": labels[name]} for name in offered
+    ]
+    if server.state != State.RETIRED and not server.from_environment:
+        retire = reverse("admin:slots_server_retire", args=[server.pk])
+        buttons.append({"address": retire, "label": "Retire…", "asks": "yes"})
+    return buttons
+
+
+def _retiring(chosen: list[Server], back: str) -> Confirmation:
+    return Confirmation(
+        title="Retire?" if len(chosen) > 1 else f"Retire {chosen[0].url}?",
+        button="Retire",
+        back=back,
+        sentences=(
+            "It is no longer used and no longer looked at. Answers that are being written there are finished; "
+            "conversations kept warm there are read again elsewhere with their next message.",
+            "Nothing is deleted: the history of its leases stays, and it can be put back into service.",
+        ),
+        items=[f"{server.url}: {orders.busy(server)} answers under way" for server in chosen],
+        hidden=[
+            ("action", "retire"),
+            ("confirmed", "yes"),
+            *((ACTION_CHECKBOX_NAME, str(server.pk)) for server in chosen),
+        ],
+    )
