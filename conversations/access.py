@@ -5,7 +5,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from conversations import errors
-from conversations.models import Conversation, Generation
+from conversations.models import Conversation, Generation, Message
 
 
 def owned_by(person: int) -> QuerySet[Conversation]:
@@ -24,6 +24,14 @@ def conversation(person: int, id_: UUID) -> Conversation:
 def generation(person: int, id_: UUID) -> Generation:
     """Raises NotFound."""
     found = Generation.objects.filter(pk=id_, conversation__in=owned_by(person)).first()
+    if found is None:
+        raise errors.NotFound
+    return found
+
+
+def message(person: int, id_: UUID) -> Message:
+    """Raises NotFound."""
+    found = Message.objects.filter(pk=id_, conversation__in=owned_by(person)).first()
     if found is None:
         raise errors.NotFound
     return found

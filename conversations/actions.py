@@ -29,14 +29,12 @@ class Sent:
 
 def send(person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool) -> Sent:
     """Store the message, queue its answer and announce both. Raises what `turns.send` raises."""
-    turn = turns.send(person, conversation, client_id, text, parent, to_leaf)
-    question, answer = history.path(conversation, turn.generation.message_id, limit=2)
-    generation = history.generation(turn.generation)
-    sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
-    if turn.created:
-        logger.info("queued generation=%s conversation=%s person=%s", generation.id, conversation, person)
-        _announce(person, sent, servers.why_none(turn.generation.model))
-    return sent
+    return _sent(person, client_id, turns.send(person, conversation, client_id, text, parent, to_leaf))
+
+
+def regenerate(person: int, message: UUID, client_id: UUID) -> Sent:
+    """Queue another answer beside `message` and announce it. Raises what `turns.regenerate` raises."""
+    return _sent(person, client_id, turns.regenerate(person, message, client_id))
 
 
 def cancel(person: int, generation: UUID) -> history.GenerationView:
@@ -77,6 +75,16 @@ def delete(person: int, conversation: UUID) -> None:
         access.owned_by(person).filter(pk=conversation).delete()
         turns.wake()
     events.publish_to_person(person, frames.conversation_deleted(conversation))
+
+
+def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:
+    question, answer = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
+    generation = history.generation(turn.generation)
+    sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
+    if turn.created:
+        logger.info("queued generation=%s conversation=%s person=%s", generation.id, generation.conversation, person)
+        _announce(person, sent, servers.why_none(turn.generation.model))
+    return sent
 
 
 def _announce(person: int, sent: Sent, reason: str | None) -> None:

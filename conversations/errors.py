@@ -58,6 +58,11 @@ class ParentUnknown(ChatError):
     detail = "parent must be the id of an answer in this conversation, or null for a first message."
 
 
+class NotAnAnswer(ChatError):
+    code = "not_an_answer"
+    detail = "Only an answer can be written again: name the id of an answer, not that of a person's message."
+
+
 class ClientIdReused(ChatError):
     code = "client_id_reused"
     status = 409

@@ -1,5 +1,6 @@
 """The only mover of generations: one function per move, each a compare-and-set on the state it moves from.
 
+    -> queued                    send, regenerate   web
     queued -> running            claim              the dispatcher
     queued -> cancelled          cancel             web
     running -> running           take_overs         any dispatcher, when the lease expired
@@ -13,7 +14,7 @@ Lock order: slot rows, generation, message, chunks.
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from conversations import claims, errors, history, text
+from conversations import claims, errors, history, text, titles
 from conversations.claims import Claim
 from conversations.models import Conversation, Generation, Message, Waiting
 from slots import leases
@@ -55,6 +56,17 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wish:
+    """To begin a turn; the same `client_id` with another `digest` is another wish, and refused."""
+
+    owner: int
+    conversation: uuid.UUID
+    client_id: uuid.UUID
+    kind: Generation.Kind
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a generation ended, as it is stored."""
 
@@ -74,15 +86,39 @@ def send(
     TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress; then nothing is stored.
     """
     words = _checked(words)
-    digest = _digest(conversation, words, "leaf" if to_leaf else str(parent))
-    try:
-        with transaction.atomic():
-            return _send(owner, conversation, client_id, digest, words, parent, to_leaf)
-    except IntegrityError:
-        # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
-        if repeated := _repeated(owner, client_id, digest):
-            return repeated
-        raise
+    said = (words, "leaf" if to_leaf else str(parent))
+    wish = _wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
+
+    def ask(where: Conversation) -> Message:
+        after = where.leaf_id if to_leaf else parent
+        _refuse_second(where, after)
+        _check_parent(where, after)
+        if not (where.title or where.leaf_id):
+            Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
+        return Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
+
+    return _begin(wish, ask)
+
+
+def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
+    """Queue another answer to the question that `message` answers, exactly once per `client_id`.
+
+    Both answers stay; the conversation goes on from the new one. Raises NotFound, NotAnAnswer, ClientIdReused,
+    TurnInProgress; then nothing is stored.
+    """
+    old = Message.objects.filter(pk=message, conversation__owner=owner).select_related("parent").first()
+    if old is None:
+        raise errors.NotFound
+    question = old.parent
+    if old.role != Message.Role.ASSISTANT or question is None:
+        raise errors.NotAnAnswer
+    wish = _wish(owner, old.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
+
+    def ask_again(where: Conversation) -> Message:
+        _refuse_second(where, question.pk)
+        return question
+
+    return _begin(wish, ask_again)
 
 
 def cancel(owner: int, generation: uuid.UUID) -> Generation:
@@ -214,40 +250,43 @@ def _checked(words: str) -> str:
     return words
 
 
-def _digest(conversation: uuid.UUID, words: str, parent: str) -> bytes:
-    said = json.dumps([Generation.Kind.SEND, str(conversation), words, parent])
-    return hashlib.sha256(said.encode()).digest()
+def _wish(owner: int, conversation: uuid.UUID, client_id: uuid.UUID, kind: Generation.Kind, *said: str) -> _Wish:
+    digest = hashlib.sha256(json.dumps([kind, str(conversation), *said]).encode()).digest()
+    return _Wish(owner, conversation, client_id, kind, digest)
 
 
-def _repeated(owner: int, client_id: uuid.UUID, digest: bytes) -> Turn | None:
-    found = Generation.objects.select_related("message__parent").filter(owner=owner, client_id=client_id).first()
+def _begin(wish: _Wish, question: Callable[[Conversation], Message]) -> Turn:
+    """A turn, or what an earlier request with this client_id made; `question` raises what speaks against it."""
+    try:
+        with transaction.atomic():
+            # The row lock makes two turns of one conversation one after the other.
+            rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
+            where = rows.filter(pk=wish.conversation, owner=wish.owner).first()
+            if where is None:
+                raise errors.NotFound
+            return _repeated(wish) or _queue(wish, where, question(where))
+    except IntegrityError:
+        # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
+        if repeated := _repeated(wish):
+            return repeated
+        raise
+
+
+def _repeated(wish: _Wish) -> Turn | None:
+    mine = Generation.objects.select_related("message__parent").filter(owner=wish.owner)
+    found = mine.filter(client_id=wish.client_id).first()
     if found is None:
         return None
-    if bytes(found.request_digest) != digest or found.message.parent is None:
+    if bytes(found.request_digest) != wish.digest or found.message.parent is None:
         raise errors.ClientIdReused
     return Turn(found.message.parent, found, created=False)
 
 
-def _send(
-    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, digest: bytes, words: str,
-    parent: uuid.UUID | None, to_leaf: bool,
-) -> Turn:  # fmt: skip
-    # The row lock makes two sends to one conversation one after the other.
-    rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
-    where = rows.filter(pk=conversation, owner=owner).first()
-    if where is None:
-        raise errors.NotFound
-    if repeated := _repeated(owner, client_id, digest):
-        return repeated
-    if to_leaf:
-        parent = where.leaf_id
-    _refuse_second(where, parent)
-    _check_parent(where, parent)
-    question = Message.objects.create(conversation=where, parent_id=parent, role=Message.Role.USER, text=words)
+def _queue(wish: _Wish, where: Conversation, question: Message) -> Turn:
     answer = Message.objects.create(conversation=where, parent=question, role=Message.Role.ASSISTANT)
     generation = Generation.objects.create(
-        conversation=where, message=answer, owner_id=owner, client_id=client_id, request_digest=digest,
-        kind=Generation.Kind.SEND, model=where.model,
+        conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
+        request_digest=wish.digest, kind=wish.kind, model=where.model,
     )  # fmt: skip
     Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now())
     wake()

@@ -28,7 +28,7 @@ KNOWN: list[tuple[type[Exception], str, str | None]] = [
     (
         exceptions.NotAcceptable,
         "not_acceptable",
-        "Accept application/json; sending a message also has text/event-stream.",
+        "Accept application/json; where an answer is asked for, also text/event-stream.",
     ),
     (exceptions.UnsupportedMediaType, "unsupported_media_type", "Send the body as application/json."),
 ]

@@ -37,6 +37,10 @@ class SendInput(Strict):
     )
 
 
+class RegenerateInput(Strict):
+    client_id = Id(help_text="Made by the client, one per wish: sent again it repeats the answer, not the wish.")
+
+
 class ConversationOutput(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     title = serializers.CharField()
@@ -89,6 +93,17 @@ class MessageOutput(serializers.Serializer[Any]):
 class SentOutput(serializers.Serializer[Any]):
     message = MessageOutput()
     generation = GenerationOutput()
+
+
+class ModelOutput(serializers.Serializer[Any]):
+    id = serializers.CharField(source="name", help_text="What a conversation's `model` may be.")
+    n_ctx = serializers.IntegerField(source="context", help_text="Model tokens that a conversation can have.")
+    places = serializers.IntegerField(help_text="Conversations that are answered at once.")
+    busy = serializers.IntegerField(help_text="Of the places.")
+    waiting = serializers.IntegerField(help_text="Messages that are before the next one.")
+    usable = serializers.BooleanField(help_text="Whether it answers at the moment; what is sent otherwise waits.")
+    reason = serializers.CharField(allow_null=True, help_text="A sentence why it does not.")
+    demo = serializers.BooleanField(help_text="The small built-in model: for trying out, its answers are often wrong.")
 
 
 @extend_schema_serializer(many=False)

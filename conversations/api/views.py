@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from chatbackend.accounts.models import User
-from conversations import access, actions, frames, history
+from conversations import access, actions, frames, history, served
 from conversations.api import pagination, sse
 from conversations.api import serializers as shapes
 from conversations.fields import Strict
@@ -24,6 +24,10 @@ PAGE = [
     OpenApiParameter("cursor", str, description="From `next` of the page before."),
     OpenApiParameter("limit", int, description=f"At most {pagination.MOST}; {pagination.DEFAULT} if left out."),
 ]
+ACCEPTED: dict[Any, Any] = {
+    (202, "application/json"): shapes.SentOutput,
+    (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, description=sse.__doc__ or ""),
+}
 REFUSED: dict[int, Any] = {
     400: shapes.ProblemOutput,
     401: shapes.ProblemOutput,
@@ -101,8 +105,7 @@ class Messages(View):
         operation_id="messages_send",
         request=shapes.SendInput,
         responses={
-            (202, "application/json"): shapes.SentOutput,
-            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, description=sse.__doc__ or ""),
+            **ACCEPTED,
             409: shapes.TurnInProgressOutput,
             413: shapes.ProblemOutput,
             **REFUSED,
@@ -116,10 +119,26 @@ class Messages(View):
         sent = actions.send(
             self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields
         )
-        if getattr(request, "accepted_media_type", "").startswith(sse.MEDIA_TYPE):
-            return _stream(self.person, sent)
-        body = {"message": frames.message(sent.message), "generation": frames.generation(sent.generation)}
-        return Response(body, status=status.HTTP_202_ACCEPTED)
+        return _accepted(request, self.person, sent)
+
+
+class Regenerate(View):
+    renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="messages_regenerate",
+        request=shapes.RegenerateInput,
+        responses={**ACCEPTED, 409: shapes.TurnInProgressOutput, **REFUSED, **ABSENT},
+    )
+    def post(self, request: Request, id_: UUID) -> HttpResponseBase:
+        """Ask the model for another answer to the same message.
+
+        Named is the answer; it stays, and the conversation goes on from the new one. Returned are the message that is
+        answered and the new generation; with `Accept: text/event-stream` the answer is streamed.
+        """
+        access.message(self.person, id_)
+        fields = _checked(shapes.RegenerateInput, request)
+        return _accepted(request, self.person, actions.regenerate(self.person, id_, fields["client_id"]))
 
 
 class OneGeneration(View):
@@ -140,11 +159,25 @@ class CancelGeneration(View):
         return Response(frames.generation(actions.cancel(self.person, id_)))
 
 
+class Models(View):
+    @extend_schema(operation_id="models_list", responses={200: shapes.ModelOutput(many=True), **REFUSED})
+    def get(self, request: Request) -> Response:
+        """The models that are served, by name, with how busy they are."""
+        return Response(shapes.ModelOutput(served.served(), many=True).data)
+
+
 def _checked(shape: type[Strict], request: Request) -> dict[str, Any]:
     body = shape(data=request.data)
     body.is_valid(raise_exception=True)
     fields: dict[str, Any] = body.validated_data
     return fields
+
+
+def _accepted(request: Request, person: int, sent: actions.Sent) -> HttpResponseBase:
+    if getattr(request, "accepted_media_type", "").startswith(sse.MEDIA_TYPE):
+        return _stream(person, sent)
+    body = {"message": frames.message(sent.message), "generation": frames.generation(sent.generation)}
+    return Response(body, status=status.HTTP_202_ACCEPTED)
 
 
 def _stream(person: int, sent: actions.Sent) -> StreamingHttpResponse:
