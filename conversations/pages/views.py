@@ -11,6 +11,8 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from chatbackend.accounts.models import User
 from chatbackend.environment import is_loopback
 from conversations import access
+from conversations.served import served
+from slots import servers
 
 
 @login_required
@@ -18,14 +20,15 @@ from conversations import access
 def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
     """One page for every conversation: which one is open is its address, and changes without loading it again."""
     assert isinstance(request.user, User)
+    models = served()
     return render(
         request,
         "chat/chat.html",
         {
             "first_time": not access.owned_by(request.user.pk).exists(),
-            "served": [],
-            "demo": True,
-            "reason": None,
+            "served": models,
+            "demo": any(one.demo for one in models),
+            "reason": servers.why_none(),
             "may_invite": settings.SIGNUP != "closed",
             "local_only": is_loopback(settings.HOST),
         },
