@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from slots import leases
+from slots.capacity import why_unusable
 from slots.client import LlamaServer, Props, ServerError
 from slots.models import Server, Slot
 
@@ -120,13 +121,13 @@ def why_none(model: str = "") -> str | None:
     servers = list(Server.objects.exclude(state=Server.State.RETIRED))
     if not servers:
         return "No model server is configured: set LLAMA_SERVERS."
-    ready = [server for server in servers if server.state == Server.State.READY and not server.trouble]
+    ready = [server for server in servers if why_unusable(server) is None]
     if any(model in ("", server.model) for server in ready):
         return None
     if ready:
         names = ", ".join(sorted({server.model for server in ready}))
         return f"No server has the model {model!r} at the moment; served: {names}."
-    return " ".join(server.trouble or f"{server.url} has not been reached yet." for server in servers)
+    return " ".join(filter(None, map(why_unusable, servers)))
 
 
 def models() -> list[str]:

@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from chatbackend.embedded.llama_server import BUNDLED_MODEL
 from conversations.api.serializers import ModelOutput
 from conversations.served import Served, served
-from slots import leases
+from slots import leases, servers
 from slots.models import Server, Slot
 from tests import factories
 from tests.test_api_conversations import refused
@@ -67,6 +67,7 @@ def test_the_context_is_that_of_the_smallest_usable_slot() -> None:
 def test_a_model_that_cannot_answer_stays_in_the_list_with_its_reason(change: dict[str, str], reason: str) -> None:
     Server.objects.filter(pk=factories.server().pk).update(**change)
     assert (only().usable, only().reason, only().places, only().free) == (False, reason, 0, 0)
+    assert servers.why_none() == reason
 
 
 def test_what_is_no_longer_used_or_was_never_reached_is_not_in_the_list() -> None:
