@@ -3,18 +3,20 @@
 import json
 from uuid import UUID
 
-from conversations import access, errors, frames, history
+from conversations import access, errors, frames, history, rendered
 from conversations.frames import Frame
 
 MOST_BYTES = 900_000  # of messages in a snapshot: many websocket clients take frames up to 1 MiB only
 LAST_TURN = 2  # a question and its answer
 
 
-def snapshot(person: int, conversation: UUID) -> Frame:
-    """All of a conversation that a client shows. Raises NotFound."""
+def snapshot(person: int, conversation: UUID, html: bool = False) -> Frame:
+    """All of a conversation that a client shows, its answers as HTML too if asked for. Raises NotFound."""
     row = access.conversation(person, conversation)
     messages, earlier = history.snapshot(row)
     shown = frames.snapshot(row, messages, earlier)
+    if html:
+        shown["messages"] = frames.with_html(shown["messages"], rendered.of_messages(messages))
     fitting = _newest_that_fit(shown["messages"])
     return {**shown, "messages": fitting, "earlier": earlier or len(fitting) < len(messages)}
 

@@ -22,10 +22,11 @@ from django.conf import settings
 
 from chatbackend.accounts.models import User
 from chatbackend.accounts.sessions import person_of
-from conversations import access, actions, allowance, catching_up, errors, events, frames, history
+from conversations import access, actions, allowance, catching_up, errors, events, frames, history, rendered
 from conversations.following import Fit, Following, Silent
 from conversations.frames import Frame
 from conversations.incoming import LONGEST_FRAME, Incoming
+from conversations.live_html import Job, LiveHtml
 from conversations.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -56,11 +57,12 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.person: User | None = None
         self.subscribed: set[str] = set()
         self.following = Following()
+        self.live_html = LiveHtml()
         self.allowance = allowance.Allowance()
         self.opened_at = time.monotonic()
         async with events.Feed() as self.feed:
             with contextlib.suppress(StopConsumer):
-                await await_many_dispatch([receive, self._heard, self._tick], self.dispatch)
+                await await_many_dispatch([receive, self._heard, self._tick, self._html_due], self.dispatch)
 
     async def dispatch(self, message: Message) -> None:
         await getattr(self, message["type"].replace(".", "_"))(message)
@@ -72,6 +74,10 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _tick(self) -> Message:
         await asyncio.sleep(TICK_SECONDS)
         return {"type": "tick"}
+
+    async def _html_due(self) -> Message:
+        await self.live_html.wait()
+        return {"type": "html"}
 
     # What happens to the socket.
 
@@ -117,6 +123,17 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             with contextlib.suppress(errors.Unavailable):
                 await self._catch_up(silent)
 
+    async def html(self, message: Message) -> None:
+        """Send answers as HTML, up to the events that were sent."""
+        for job in self.live_html.take():
+            try:
+                blocks = await in_thread(_rendered)(job)
+            except errors.Unavailable:
+                self.live_html.put_off(job)
+                continue
+            if frame := self.live_html.done(job, blocks):
+                await self._send(frame)
+
     # What clients send.
 
     async def on_auth(self, frame: Incoming) -> None:
@@ -137,6 +154,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         # Join first, read then: what is published in between arrives after the snapshot and is judged against it.
         await self.feed.join(events.group_of_conversation(UUID(conversation)))
         self.subscribed.add(conversation)
+        self.live_html.follow(conversation, frame.fields.get("html", False))
         await self._show(conversation, frame.about)
 
     async def on_unsubscribe(self, frame: Incoming) -> None:
@@ -151,6 +169,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         )  # fmt: skip
         if str(fields["conversation"]) in self.subscribed:
             self.following.begin(frames.generation(sent.generation))
+            self.live_html.begin(sent.announcement["messages"][-1])
         await self._send({**sent.announcement, **frame.about})
 
     async def on_cancel(self, frame: Incoming) -> None:
@@ -224,10 +243,12 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             state = frame["messages"][-1]["generation"]
             if not self.following.knows(state["id"]):
                 self.following.begin(state)
+                self.live_html.begin(frame["messages"][-1])
                 await self._send(frame)
             return
         fit = self.following.judge(frame)
         if fit is Fit.NEXT:
+            self.live_html.hear(frame)
             await self._send(frame)
         elif fit is Fit.HOLE:
             await self._show(frame["conversation"])
@@ -246,7 +267,8 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _show(self, conversation: str, about: Frame | None = None) -> None:
         """Send a snapshot; it replaces what the client had."""
         try:
-            shown = await in_thread(catching_up.snapshot)(self._me, UUID(conversation))
+            html = self.live_html.wanted(conversation)
+            shown = await in_thread(catching_up.snapshot)(self._me, UUID(conversation), html)
         except errors.NotFound:
             await self._drop(conversation)
             await self._send(frames.conversation_deleted(UUID(conversation)))
@@ -255,15 +277,21 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             for message in shown["messages"]:
                 if message["generation"]:
                     self.following.begin(message["generation"])
+                    self.live_html.begin(message)
         await self._send({**shown, **(about or {})})
 
     async def _drop(self, conversation: str) -> None:
         if conversation in self.subscribed:
             self.subscribed.discard(conversation)
             self.following.forget_conversation(conversation)
+            self.live_html.forget(conversation)
             await self.feed.leave(events.group_of_conversation(UUID(conversation)))
 
     async def _send(self, frame: Frame) -> None:
         # An error may repeat what no UTF-8 can say; escaped, it arrives as it came.
         escaped = frame["type"] == "error"
         await self.send(text_data=json.dumps(frame, ensure_ascii=escaped, separators=(",", ":")))
+
+
+def _rendered(job: Job) -> list[str]:
+    return rendered.finished(job.message, job.text) if job.final else rendered.live(job.text)

@@ -45,6 +45,19 @@ class Text(serializers.Field):  # type: ignore[type-arg]
         return value
 
 
+@extend_schema_field(OpenApiTypes.BOOL)
+class Flag(serializers.Field):  # type: ignore[type-arg]
+    """true or false, in JSON's words."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            raise serializers.ValidationError(f"This must be true or false, not {kind(data)}.")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
 @extend_schema_field(OpenApiTypes.UUID)
 class Id(serializers.Field):  # type: ignore[type-arg]
     """A UUID as a string with hyphens or without."""

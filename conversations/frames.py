@@ -38,6 +38,11 @@ def message(view: MessageView) -> Frame:
     }
 
 
+def with_html(messages: list[Frame], blocks: dict[UUID, list[str]]) -> list[Frame]:
+    """The same messages with `html`, the blocks of an answer; null for a person's message, shown as it is."""
+    return [{**shown, "html": blocks.get(UUID(shown["id"]))} for shown in messages]
+
+
 def generation(view: GenerationView) -> Frame:
     return {**_state(view), "text": view.text, "reasoning": view.reasoning}
 
@@ -85,6 +90,14 @@ def delta(conversation_id: UUID, generation_id: UUID, seq: int, part: int, offse
     """Committed text. `offset` counts the Unicode code points of that part before it."""
     about = _about("generation.delta", conversation_id, generation_id)
     return {**about, "seq": seq, "part": PARTS[part], "offset": offset, "text": text}
+
+
+def html(
+    conversation_id: UUID, generation_id: UUID, message_id: UUID, seq: int, keep: int, blocks: list[str], final: bool
+) -> Frame:
+    """An answer as HTML, up to its event `seq`: the first `keep` blocks that the client has, then `blocks`."""
+    about = _about("message.html", conversation_id, generation_id)
+    return {**about, "message": str(message_id), "seq": seq, "keep": keep, "blocks": blocks, "final": final}
 
 
 def ended(view: GenerationView) -> Frame:

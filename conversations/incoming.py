@@ -8,7 +8,7 @@ from rest_framework import serializers
 from conversations import errors, json_text
 from conversations.api.errors import invalid
 from conversations.api.serializers import SendInput
-from conversations.fields import Id, Strict, Text, kind
+from conversations.fields import Flag, Id, Strict, Text, kind
 
 LONGEST_FRAME = 1024 * 1024  # bytes
 MOST_KNOWN = 200
@@ -34,6 +34,10 @@ class InConversation(Strict):
     conversation = Id()
 
 
+class Subscribe(InConversation):
+    html = Flag(required=False)
+
+
 class Send(SendInput):
     conversation = Id()
 
@@ -48,7 +52,7 @@ class Ping(Strict):
 
 SHAPES: dict[str, type[Strict]] = {
     "auth": Auth,
-    "subscribe": InConversation,
+    "subscribe": Subscribe,
     "unsubscribe": InConversation,
     "send": Send,
     "cancel": OfGeneration,

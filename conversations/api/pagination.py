@@ -10,10 +10,11 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
-from conversations import errors, frames, history
+from conversations import errors, frames, history, rendered
 from conversations.models import Conversation
 
 DEFAULT, MOST = 50, 100
+FLAGS = {"true": True, "false": False}
 
 
 def limit(request: Request) -> int:
@@ -22,6 +23,14 @@ def limit(request: Request) -> int:
     if not (asked.isascii() and asked.isdecimal() and len(asked) < 6 and 1 <= int(asked) <= MOST):
         raise _invalid("limit", f"limit must be a whole number from 1 to {MOST}.")
     return int(asked)
+
+
+def html(request: Request) -> bool:
+    """`html` of the query. Raises Invalid."""
+    asked = request.query_params.get("html", "false")
+    if asked not in FLAGS:
+        raise _invalid("html", "html must be true or false.")
+    return FLAGS[asked]
 
 
 def conversations(request: Request, rows: QuerySet[Conversation]) -> dict[str, Any]:
@@ -45,8 +54,11 @@ def messages(request: Request, conversation: Conversation) -> dict[str, Any]:
         leaf = _message(cursor)
     page = history.path(conversation.pk, leaf, limit=limit(request))
     before = page[0].parent if page else None
+    results = [frames.message(view) for view in page]
+    if html(request):
+        results = frames.with_html(results, rendered.of_messages(page))
     return {
-        "results": [frames.message(view) for view in page],
+        "results": results,
         "next": _address(request, str(before)) if before else None,
     }
 

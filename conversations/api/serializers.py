@@ -88,6 +88,12 @@ class MessageOutput(serializers.Serializer[Any]):
     reasoning = serializers.CharField()
     created_at = serializers.DateTimeField()
     generation = GenerationState(allow_null=True, help_text="The newest that wrote it; null for a person's message.")
+    html = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        allow_null=True,
+        help_text="Only with `html=true`: an answer as safe HTML, block by block; null for a person's message.",
+    )
 
 
 class SentOutput(serializers.Serializer[Any]):

@@ -24,6 +24,7 @@ PAGE = [
     OpenApiParameter("cursor", str, description="From `next` of the page before."),
     OpenApiParameter("limit", int, description=f"At most {pagination.MOST}; {pagination.DEFAULT} if left out."),
 ]
+HTML = OpenApiParameter("html", bool, description="Give each answer as safe HTML, too.")
 ACCEPTED: dict[Any, Any] = {
     (202, "application/json"): shapes.SentOutput,
     (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, description=sse.__doc__ or ""),
@@ -95,7 +96,9 @@ class Messages(View):
     renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
 
     @extend_schema(
-        operation_id="messages_list", parameters=PAGE, responses={200: shapes.MessagePage, **REFUSED, **ABSENT}
+        operation_id="messages_list",
+        parameters=[*PAGE, HTML],
+        responses={200: shapes.MessagePage, **REFUSED, **ABSENT},
     )
     def get(self, request: Request, id_: UUID) -> Response:
         """The newest messages of the active path, oldest first; `next` leads to those before."""

@@ -54,8 +54,8 @@ class Dresser:
         inside = part["code"]
         if self._final:
             inside = self._colours.highlighted(html.unescape(inside), language) or inside
-        head = f'<div class="md-code-head"><span>{html.escape(language)}</span></div>'
-        return f'<div class="md-code">{head}<pre><code>{inside}</code></pre></div>'
+        head = f'<div class="code-head"><span>{html.escape(language)}</span></div>'
+        return f'<div class="code">{head}<pre><code>{inside}</code></pre></div>'
 
     def _formula(self, part: re.Match[str]) -> str:
         source = html.unescape(part["formula"]).strip()

@@ -30,7 +30,7 @@ TOKENS = ("attribute", "builtin", "comment", "constant", "deleted", "heading", "
           "prompt", "string", "tag")  # fmt: skip
 CLASSES = {
     "code": {"md-math"},
-    "div": {"md-code", "md-code-head", "md-table"},
+    "div": {"code", "code-head", "md-table"},
     "p": {"md-raw"},
     "pre": {"md-plain"},
     "span": {"md-formula", "md-task", *(f"md-{token}" for token in TOKENS)},
