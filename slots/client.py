@@ -6,6 +6,7 @@ one and outlive a stop (llama.cpp b11434, measured). Servers without that route 
 Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
 """
 
+import re
 import threading
 import time
 import uuid
@@ -167,8 +168,7 @@ class LlamaServer:
         body = self._json("GET", "/props")
         try:
             total, n_ctx = body["total_slots"], body["default_generation_settings"]["n_ctx"]
-            path = plain(body.get("model_path") or "")
-            model = plain(body.get("model_alias") or "") or path.rsplit("/", 1)[-1]
+            model = _name(plain(body.get("model_alias") or ""), plain(body.get("model_path") or ""))
             boot = plain(body.get("media_marker") or "")
         except (KeyError, TypeError) as error:
             raise ServerFailed("/props is not a llama-server's: it names no slots or no context size.") from error
@@ -341,6 +341,11 @@ def _error_of(body: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         return {}
     return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _name(alias: str, path: str) -> str:
+    """What the model is called: nobody is told where its file lies, which some servers give as the alias."""
+    return alias if alias and alias != path else re.split(r"[/\\]", path)[-1]
 
 
 def _data_of(block: bytes) -> bytes:

@@ -124,6 +124,7 @@ def real_llama_server(
     api_key: str | None = API_KEY,
     slot_save_path: Path | None = None,
     flags: Sequence[str] = STRICT_FLAGS,
+    alias: str | None = "smollm2",
     wait: bool = True,
 ) -> Iterator[LlamaProcess]:
     """The real server with the bundled model on one thread; without `wait` it may still be loading."""
@@ -131,8 +132,10 @@ def real_llama_server(
     command = [
         sys.executable, "-m", "chatbackend.embedded.llama_server", "--model", str(bundled_model()),
         "--port", str(port), "-np", str(slots), "-c", str(slots * slot_context), "-t", "1", "-lv", "1",
-        "--metrics", "--alias", "smollm2", "--no-webui", *flags,
+        "--metrics", "--no-webui", *flags,
     ]  # fmt: skip
+    if alias is not None:
+        command += ["--alias", alias]
     if api_key is not None:
         command += ["--api-key", api_key]
     if slot_save_path is not None:

@@ -5,12 +5,14 @@ import uuid
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from chatbackend.embedded.llama_server import BUNDLED_MODEL
 from conversations.api.serializers import ModelOutput
 from conversations.served import Served, served
 from slots import leases, servers
+from slots.client import LlamaServer
 from slots.models import Server, Slot
 from tests import factories
+from tests.fake_llama import FakeLlama
+from tests.llama import real_llama_server
 from tests.test_api_conversations import refused
 from tests.web import Person
 
@@ -76,9 +78,28 @@ def test_what_is_no_longer_used_or_was_never_reached_is_not_in_the_list() -> Non
     assert served() == []
 
 
+@pytest.mark.parametrize(
+    ("alias", "path", "name"),
+    [
+        ("", "/home/alice/models/gemma.gguf", "gemma.gguf"),
+        ("/home/alice/models/gemma.gguf", "/home/alice/models/gemma.gguf", "gemma.gguf"),
+        ("", "C:\\models\\gemma.gguf", "gemma.gguf"),
+        ("google/gemma", "/home/alice/models/gemma.gguf", "google/gemma"),
+    ],
+)
+def test_a_model_is_called_by_its_alias_or_its_file_and_nobody_is_told_where_that_lies(
+    alias: str, path: str, name: str
+) -> None:
+    with FakeLlama(alias=alias, model_path=path) as server:
+        assert LlamaServer(server.url).props().model == name
+
+
+@pytest.mark.llama
 def test_the_bundled_model_is_known_as_the_demo() -> None:
-    factories.server(model=BUNDLED_MODEL)
-    assert only().demo
+    with real_llama_server(slots=1, alias=None, api_key=None) as server:
+        name = LlamaServer(server.url).props().model
+    factories.server(model=name)
+    assert (only().demo, only().name) == (True, "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def test_two_queries_tell_it_of_any_number_of_servers(django_assert_num_queries: DjangoAssertNumQueries) -> None:
