@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from allauth.account.forms import LoginForm, SignupForm
 from django import forms
+from django.conf import settings
 from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
 from django.http import HttpRequest
 
@@ -31,7 +32,7 @@ class SignUpForm(SignupForm):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         username, password, invite = (self.fields[name] for name in ("username", "password1", "invite"))
-        username.widget = forms.TextInput(NAME | {"autofocus": True})
+        username.widget = forms.TextInput(NAME)
         username.help_text = "Letters, digits and @ . + - _"
         password.widget = forms.PasswordInput({"autocomplete": "new-password"})
         password.help_text = GOOD_PASSWORD
@@ -41,9 +42,11 @@ class SignUpForm(SignupForm):  # type: ignore[misc]
     @classmethod
     def of(cls, request: HttpRequest, code: str | None) -> Self:
         """Bound to what was posted; `code` is the invitation's when its link was followed."""
-        if request.method != "POST":
-            return cls()
-        return cls(request.POST if code is None else request.POST.dict() | {"invite": code})
+        posted = request.POST.dict() if request.method == "POST" else None
+        form = cls(posted if posted is None or code is None else posted | {"invite": code})
+        first = "invite" if settings.SIGNUP == "invite" and code is None else "username"
+        form.fields[first].widget.attrs["autofocus"] = True
+        return form
 
 
 class NewPasswordForm(SetPasswordForm):  # type: ignore[type-arg]  # generic for the checker alone

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 from chatbackend.accounts import sessions
 from chatbackend.accounts.forms import ChangePasswordForm, NewPasswordForm
 from chatbackend.accounts.models import User
-from chatbackend.accounts.pages.entry import let_in, limited, private, sentence, status_of
+from chatbackend.accounts.pages.entry import let_in, limited, private, sentence
 
 
 @method_decorator(private, name="dispatch")
@@ -35,9 +35,6 @@ class Account(PasswordChangeView):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(signup=settings.SIGNUP, **context)
-
-    def render_to_response(self, context: dict[str, Any], **more: Any) -> HttpResponse:
-        return super().render_to_response(context, status=status_of(context["form"]), **more)
 
 
 @private
@@ -70,7 +67,7 @@ class Reset(PasswordResetConfirmView):
 
     def render_to_response(self, context: dict[str, Any], **more: Any) -> HttpResponse:
         if context["validlink"]:
-            return super().render_to_response(context, status=status_of(context["form"]), **more)
+            return super().render_to_response(context, **more)
         cure = "Ask whoever runs this site for a new one."
         old = "It has been used, is too old, or a part of it is missing."
         return sentence(self.request, "This link does not work any more", old, 410, cure)

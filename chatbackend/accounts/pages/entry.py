@@ -7,11 +7,11 @@ from typing import Any
 from allauth.account.internal import flows
 from allauth.account.models import Login
 from allauth.core import ratelimit
-from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.cache import add_never_cache_headers
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_http_methods
 
 from chatbackend.accounts.models import User
 
@@ -20,6 +20,8 @@ DISABLED = "This account is disabled: ask whoever runs this site."
 REFERRERS = "strict-origin"
 
 View = Callable[..., HttpResponseBase]
+
+page = require_http_methods(["GET", "HEAD", "POST"])
 
 
 def private(view: View) -> View:
@@ -70,7 +72,3 @@ def sentence(request: HttpRequest, heading: str, detail: str, status: int, cure:
     """A page that says what is so and, in `cure`, what to do now."""
     said = {"heading": heading, "detail": detail, "cure": cure}
     return render(request, "registration/sentence.html", said, status=status)
-
-
-def status_of(form: Form) -> int:
-    return 400 if form.is_bound and form.errors else 200

@@ -3,9 +3,10 @@
 from allauth.account.adapter import get_adapter
 from allauth.account.internal import flows
 from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.request import split_domain_port
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 
 from chatbackend import failures
@@ -15,17 +16,15 @@ from chatbackend.accounts.answers import SIGNUP_CLOSED
 from chatbackend.accounts.forms import SignUpForm
 from chatbackend.accounts.links import invite_path
 from chatbackend.accounts.models import User
-from chatbackend.accounts.pages.entry import limited, next_of, private, sentence, status_of
-from chatbackend.accounts.pages.signing_in import pages
+from chatbackend.accounts.pages.entry import limited, next_of, page, private, sentence
 from chatbackend.environment import is_loopback
 
-NOT_SIGNED_IN = ("not_signed_in", "Sign in first.")
 CLOSED = ("signup_closed", "Signing up is closed here, so nobody can be invited: whoever runs this site adds people.")
 ONLY_HERE = "You are on the machine itself: on another device 127.0.0.1 and localhost mean that device. "
 
 
 @private
-@pages
+@page
 @sensitive_post_parameters("password1")
 @limited("signup")
 def sign_up(request: HttpRequest) -> HttpResponse:
@@ -33,7 +32,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
 
 
 @private
-@pages
+@page
 @sensitive_post_parameters("password1")
 @limited("signup")
 def join(request: HttpRequest, code: str) -> HttpResponse:
@@ -44,14 +43,11 @@ def join(request: HttpRequest, code: str) -> HttpResponse:
 
 
 @private
-@pages
+@page
 def invite(request: HttpRequest) -> HttpResponse:
     """A new invitation's link: as JSON for the chat page, as a page for a form without scripts."""
     if not isinstance(request.user, User):
-        as_page = failures.wants_page(request)
-        return (
-            redirect(f"{reverse('sign_in')}?next={request.path}") if as_page else failures.failure(401, *NOT_SIGNED_IN)
-        )
+        return _sign_in_first(request)
     if settings.SIGNUP == "closed":
         return failures.answer(request, 403, *CLOSED)
     if request.method != "POST":
@@ -60,10 +56,15 @@ def invite(request: HttpRequest) -> HttpResponse:
         code = invites.create_for(request.user)
     except invites.Refused as refused:
         return failures.answer(request, 429, refused.code, str(refused))
-    made = {
-        "link": request.build_absolute_uri(invite_path(code)), "days": invites.DAYS, "hint": _hint(request),
-    }  # fmt: skip
+    link = request.build_absolute_uri(invite_path(code))
+    made = {"link": link, "days": invites.DAYS, "hint": _hint(request)}
     return render(request, "registration/invite.html", made) if failures.wants_page(request) else JsonResponse(made)
+
+
+def _sign_in_first(request: HttpRequest) -> HttpResponse:
+    if failures.wants_page(request):
+        return redirect_to_login(request.path)
+    return failures.failure(401, "not_signed_in", "Sign in first.")
 
 
 def _joined(request: HttpRequest, code: str | None) -> HttpResponse:
@@ -76,7 +77,8 @@ def _joined(request: HttpRequest, code: str | None) -> HttpResponse:
         if code is not None:
             invites.check(code)
     except invites.Refused as refused:
-        return sentence(request, "This invitation does not work", str(refused), 410)
+        cure = "Perhaps a part of the link is missing." if refused.code == "invite_unknown" else ""
+        return sentence(request, "This invitation does not work", str(refused), 410, cure)
     return _filled_in(request, code)
 
 
@@ -90,13 +92,13 @@ def _filled_in(request: HttpRequest, code: str | None) -> HttpResponse:
         else:
             return answer or flows.signup.complete_signup(request, user=person, redirect_url=next_of(request))  # type: ignore[no-any-return]
     context = {"form": form, "next": next_of(request, ""), "code": code, "signup": settings.SIGNUP}
-    return render(request, "registration/sign_up.html", context, status=status_of(form))
+    return render(request, "registration/sign_up.html", context)
 
 
 def _hint(request: HttpRequest) -> str:
     """What to know about a link that only this machine can open; empty for any other."""
-    host = request.get_host().rpartition(":")[0] or request.get_host()
-    if not is_loopback(host.strip("[]")):
+    name, _ = split_domain_port(request.get_host())
+    if not is_loopback(name.strip("[]")):
         return ""
     if is_loopback(settings.HOST):
         return f"{ONLY_HERE}Start with HOST=0.0.0.0 to let others in."

@@ -6,18 +6,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_http_methods
 
 from chatbackend import failures
 from chatbackend.accounts import sign_in_links
 from chatbackend.accounts.forms import SignInForm
-from chatbackend.accounts.pages.entry import let_in, limited, next_of, private, sentence, status_of
-
-pages = require_http_methods(["GET", "HEAD", "POST"])
+from chatbackend.accounts.pages.entry import let_in, limited, next_of, page, private, sentence
 
 
 @private
-@pages
+@page
 @sensitive_post_parameters("password")
 @limited("login")
 def sign_in(request: HttpRequest) -> HttpResponse:
@@ -28,11 +25,11 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         return let_in(request, form.user, "password", after)
     context = {"form": form, "next": next_of(request, ""), "signup": settings.SIGNUP}
-    return render(request, "registration/sign_in.html", context, status=status_of(form))
+    return render(request, "registration/sign_in.html", context)
 
 
 @private
-@pages
+@page
 def sign_out(request: HttpRequest) -> HttpResponse:
     """Ends the session, and with it the websockets and the token that it is."""
     if request.method != "POST" and request.user.is_authenticated:
@@ -42,7 +39,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 
 @private
-@pages
+@page
 def enter(request: HttpRequest, token: str) -> HttpResponse:
     """Looking at the link spends nothing, as previews and scanners look at links too; the button does."""
     try:
