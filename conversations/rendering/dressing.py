@@ -13,7 +13,8 @@ from conversations.rendering.sanitizing import SCHEMES
 
 _PARTS = re.compile(
     r'<pre><code(?: class="language-(?P<language>[^">]*)")?[^>]*>(?P<code>[^<]*)</code></pre>'
-    r'|<span data-math-style="(?P<display>\w+)">(?P<formula>[^<]*)</span>'
+    r'|<span data-math-style="inline">(?P<formula>[^<]*)</span>'
+    r'|(?:<br />\n)?<span data-math-style="display">(?P<display>[^<]*)</span>(?:<br />\n)?'
     r'|<img src="(?P<src>[^"]*)" alt="(?P<alt>[^"]*)"[^>]*/>'
     r'|<a href="(?P<href>[^"]*)"[^>]*>'
     r"|(?P<link_end></a>)"
@@ -35,6 +36,7 @@ class Dresser:
         self._makers: dict[str, Callable[[re.Match[str]], str]] = {
             "code": self._code,
             "formula": self._formula,
+            "display": self._display,
             "alt": self._picture,
             "href": self._link,
             "link_end": self._link_end,
@@ -58,11 +60,10 @@ class Dresser:
         return f'<div class="code">{head}<pre><code>{inside}</code></pre></div>'
 
     def _formula(self, part: re.Match[str]) -> str:
-        source = html.unescape(part["formula"]).strip()
-        block = part["display"] == "display"
-        made = self._formulas.mathml(source, block) if self._final else None
-        shown = made or f'<code class="md-math">{html.escape(source)}</code>'
-        return f'<span class="md-formula">{shown}</span>' if block else shown
+        return self._set(part["formula"], block=False)
+
+    def _display(self, part: re.Match[str]) -> str:
+        return f'<span class="md-formula">{self._set(part["display"], block=True)}</span>'
 
     def _picture(self, part: re.Match[str]) -> str:
         words = part["alt"] or part["src"]
@@ -80,6 +81,11 @@ class Dresser:
 
     def _table(self, part: re.Match[str]) -> str:
         return '<div class="md-table"><table>' if part["table"] == "<table>" else "</table></div>"
+
+    def _set(self, escaped: str, block: bool) -> str:
+        source = html.unescape(escaped).strip()
+        made = self._formulas.mathml(source, block) if self._final else None
+        return made or f'<code class="md-math">{html.escape(source)}</code>'
 
     def _linked(self, address: str, words: str) -> str:
         return f'<a href="{address}">{words}</a>' if _leads_out(address) else words

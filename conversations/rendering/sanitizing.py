@@ -46,7 +46,11 @@ _cleaner = nh3.Cleaner(
     url_schemes=SCHEMES,
     url_relative="deny",
     link_rel=REL,
-    set_tag_attribute_values={"a": {"target": "_blank"}},
+    set_tag_attribute_values={
+        "a": {"target": "_blank"},
+        # Their marks and columns stand where their text begins.
+        **{container: {"dir": "auto"} for container in ("blockquote", "ol", "table", "ul")},
+    },
     strip_comments=True,
 )
 
