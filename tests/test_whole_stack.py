@@ -4,8 +4,6 @@ However it goes, the client ends with exactly the stored text and a terminal sta
 """
 
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from django.db import connection
@@ -19,8 +17,8 @@ from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, default_answer
 from tests.follower import Follower
 from tests.llama import fake_llama_process
-from tests.stack import Process, StartProcess
-from tests.web import Person, Web
+from tests.stack import StartProcess
+from tests.web import Person, Web, web_on
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,35 +26,12 @@ TOKENS = 120
 STEADY = f"Tell me a long story. [[tokens={TOKENS} rate=30]]"
 STORY = default_answer(STEADY, TOKENS)
 
-Stop = Callable[[], None]
-
 
 def is_told(follower: Follower, turn: Turn, text: str = STORY) -> None:
     """The client shows the stored text, whole, and an end."""
     assert follower.finished() == text
     assert follower.status == "done"
     assert Message.objects.get(pk=turn.generation.message_id).text == text
-
-
-@contextmanager
-def web_on(listener: socket.socket) -> Iterator[tuple[Web, Stop]]:
-    """A web process on a socket that outlives it, as `up` starts it; `kill` kills it and starts the next."""
-    processes: list[Process] = []
-
-    def start() -> None:
-        fd = listener.fileno()
-        processes.append(Process("-m", "chatbackend.web", "--fd", str(fd), pass_fds=(fd,)))
-
-    def kill() -> None:
-        processes[-1].kill()
-        start()
-
-    start()
-    try:
-        yield Web(processes[0], f"http://127.0.0.1:{listener.getsockname()[1]}"), kill
-    finally:
-        for process in processes:
-            process.end()
 
 
 def test_an_answer_is_followed_live(web: Web, fake_llama: FakeLlama, start_worker: StartProcess) -> None:

@@ -22,6 +22,7 @@ from tests.eventually import eventually
 from tests.stack import Process
 
 Frame = dict[str, Any]
+LAN_NAME = "chat.test"  # the web processes answer to this name too
 
 
 @dataclass
@@ -152,7 +153,7 @@ class Tab:
                     self._replace(state["id"], message["text"], state)
         elif frame["type"] == "message.created":
             self._replace(frame["messages"][1]["generation"]["id"], "", frame["messages"][1]["generation"])
-        elif "seq" in frame:
+        elif "seq" in frame and frame["type"] != "message.html":
             key = frame["generation"]
             assert frame["seq"] == self.seq[key] + 1, f"a hole: {self.seq[key]}, then {frame}"
             self.seq[key] = frame["seq"]
@@ -220,6 +221,28 @@ def web(transactional_db: None, _shared_web: Web) -> Web:
     return _shared_web
 
 
+Kill = Callable[[], None]
+
+
+@contextmanager
+def web_on(listener: socket.socket, **environment: str) -> Iterator[tuple[Web, Kill]]:
+    """A web process on a socket that outlives it, as `up` starts it; `kill` kills it and starts the next."""
+    processes: list[Process] = []
+    web = Web(_serving(listener, **environment), f"http://127.0.0.1:{listener.getsockname()[1]}")
+    processes.append(web.process)
+
+    def kill() -> None:
+        web.process.kill()
+        web.process = _serving(listener, **environment)
+        processes.append(web.process)
+
+    try:
+        yield web, kill
+    finally:
+        for process in processes:
+            process.end()
+
+
 def _let_it_hear_again(web: Web) -> None:
     with web.person().tab() as tab:
 
@@ -242,17 +265,22 @@ def bob(web: Web) -> Person:
 
 def _started(**environment: str) -> Web:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        fd, port = listener.fileno(), listener.getsockname()[1]
-        process = Process("-m", "chatbackend.web", "--fd", str(fd), pass_fds=(fd,), **environment)
-    web = Web(process, f"http://127.0.0.1:{port}")
-    eventually(lambda: _answers(web), 20, what="the web process to answer")
+        web = Web(_serving(listener, **environment), f"http://127.0.0.1:{listener.getsockname()[1]}")
+    eventually(lambda: answers(web), 40, what="the web process to answer")
     return web
 
 
-def _answers(web: Web) -> bool:
+def _serving(listener: socket.socket, **environment: str) -> Process:
+    fd = listener.fileno()
+    environment = {"ALLOWED_HOSTS": LAN_NAME, **environment}
+    return Process("-m", "chatbackend.web", "--fd", str(fd), pass_fds=(fd,), **environment)
+
+
+def answers(web: Web) -> bool:
+    """Whether it serves. RuntimeError with its output once it has ended."""
     if web.process.process.poll() is not None:
         raise RuntimeError(web.process.output())
     try:
         return requests.get(f"{web.address}/healthz", timeout=5).ok
-    except requests.ConnectionError:
+    except (requests.ConnectionError, requests.Timeout):
         return False

@@ -1,0 +1,100 @@
+"""Where the browser tests run: the parts of the product, and who visits it."""
+
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from django.conf import settings
+from playwright.sync_api import Browser, BrowserContext
+
+from tests.browser.chat import RECORDER, Chat
+from tests.browser.chromium import PATIENCE
+from tests.browser.watch import Watch
+from tests.eventually import eventually
+from tests.fake_llama import FakeLlama
+from tests.stack import Process, StartProcess
+from tests.web import Kill, Web, answers, session_of, web_on
+
+WIDE = {"width": 1024, "height": 720}
+NARROW = {"width": 360, "height": 640}
+
+
+@dataclass
+class Visitor:
+    """A browser of somebody's own: nothing in it is anybody else's."""
+
+    context: BrowserContext
+    watch: Watch
+
+
+@dataclass
+class Site:
+    """A web process under one of its names. Made for one test; closes what it opened."""
+
+    host: str
+    web: Web
+    browser: Browser
+    start_worker: StartProcess
+    llama: FakeLlama
+    visitors: dict[str, Visitor] = field(default_factory=dict)
+    workers: list[Process] = field(default_factory=list)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def origin(self) -> str:
+        return self.web.address.replace("127.0.0.1", self.host)
+
+    # Its parts
+
+    def worker(self, **environment: str) -> Process:
+        """A worker for the scripted llama-server."""
+        self.workers.append(self.start_worker(**{"LLAMA_SERVERS": self.llama.url, **environment}))
+        return self.workers[-1]
+
+    def of_slots(self, slots: int, **options: Any) -> "Site":
+        """The same with a llama-server that has so many slots."""
+        self.llama = self._open.enter_context(FakeLlama(slots=slots, **options))
+        return self
+
+    def own_web(self, **environment: str) -> Kill:
+        """From now on a web process of this test alone; call what this returns to kill it and start the next."""
+        listener = self._open.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
+        self.web, kill = self._open.enter_context(web_on(listener, **environment))
+        eventually(lambda: answers(self.web), 40, what="the web process to answer")
+        return kill
+
+    # Who visits
+
+    def visitor(self, name: str = "nobody", **options: Any) -> Chat:
+        """Somebody with a browser of their own, signed in nowhere, in an empty tab."""
+        context = self._open.enter_context(self.browser.new_context(**{"viewport": WIDE, **options}))
+        context.set_default_timeout(PATIENCE)
+        context.add_init_script(RECORDER)
+        self.visitors[name] = Visitor(context, Watch(context, self.origin))
+        return self.tab(name)
+
+    def person(self, name: str = "alice", path: str = "/", **options: Any) -> Chat:
+        """`name`, signed in, who looks at `path`."""
+        visitor = self.visitor(name, **options)
+        cookie = {"name": settings.SESSION_COOKIE_NAME, "value": session_of(name), "url": self.origin}
+        visitor.page.context.add_cookies([cookie])  # type: ignore[list-item]
+        return visitor.open(path)
+
+    def tab(self, name: str = "alice") -> Chat:
+        """One more tab of somebody who is here."""
+        visitor = self.visitors[name]
+        return Chat(name, visitor.context.new_page(), self.origin, visitor.watch)
+
+    @property
+    def problems(self) -> dict[str, list[str]]:
+        return {name: visitor.watch.problems for name, visitor in self.visitors.items() if visitor.watch.problems}
