@@ -69,7 +69,7 @@ class ConversationPage(Page[Conversation]):
 
     @admin.display(description="conversation", ordering="pk")
     def short_id(self, where: Conversation) -> str:
-        return f"…{str(where.pk)[-8:]}"
+        return str(where.pk)[-8:]
 
     @admin.display(description="id")
     def full_id(self, where: Conversation) -> str:

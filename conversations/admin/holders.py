@@ -66,7 +66,8 @@ class SlotOfPersonPage(SlotPage):
     def runs(self, slot: Any) -> str:
         if slot.running is None:
             return "–"
-        since = timesince(slot.running_since, timezone.now(), depth=1)
+        seconds = (timezone.now() - slot.running_since).total_seconds()
+        since = f"{seconds:.0f} s" if seconds < 60 else timesince(slot.running_since, depth=1)
         again = f", attempt {slot.running_attempt}" if slot.running_attempt > 1 else ""
         return f"an answer for {since}{again}{', asked to stop' if slot.stop_asked_at else ''}"
 

@@ -17,7 +17,7 @@ def person(pk: int | None, name: str | None) -> str:
 def conversation(pk: UUID, words: str = "") -> str:
     """To a conversation's page, by default with the end of its id: its beginning is a time and much alike."""
     address = reverse("admin:conversations_conversation_change", args=[pk])
-    return format_html('<a href="{}" title="{}">{}</a>', address, pk, words or f"…{str(pk)[-8:]}")
+    return format_html('<a href="{}" title="{}">{}</a>', address, pk, words or str(pk)[-8:])
 
 
 def filtered(view: str, words: str, **asked: Any) -> str:

@@ -86,7 +86,7 @@ class SlotPage(Page[Slot]):
 
     @admin.display(description="slot", ordering="server__url")
     def place(self, slot: Slot) -> str:
-        return f"{slot.server.url} · {slot.id_slot}"
+        return f"{slot.server.url}\u00a0·\u00a0{slot.id_slot}"
 
     @admin.display(description="state", ordering="phase")
     def condition_shown(self, slot: Slot) -> str:
@@ -97,9 +97,9 @@ class SlotPage(Page[Slot]):
     def meaning(self, slot: Slot) -> str:
         return condition(slot)[2]
 
-    @admin.display(description="holder", empty_value="–")
-    def holder_shown(self, slot: Slot) -> str | None:
-        return str(slot.holder) if slot.holder else None
+    @admin.display(description="holder")
+    def holder_shown(self, slot: Slot) -> str:
+        return str(slot.holder or "–")
 
     @admin.display(description="since", ordering="since")
     def since_shown(self, slot: Slot) -> str:
@@ -227,7 +227,7 @@ class PastLeasePage(Page[PastLease]):
 
     @admin.display(description="slot")
     def place(self, past: PastLease) -> str:
-        return f"{past.slot.server.url} · {past.slot.id_slot}"
+        return f"{past.slot.server.url}\u00a0·\u00a0{past.slot.id_slot}"
 
     @admin.display(description="was")
     def phase_shown(self, past: PastLease) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.timesince import timesince, timeuntil
 
 MOST_COUNTED = 10_000  # rows; a list ends there, and says so
@@ -41,13 +42,20 @@ class Bounded(BoundedBase[M]):
         rows: Any = self.object_list
         return int(rows.order_by().values("pk")[:MOST_COUNTED].count())
 
+    @property
+    def cut(self) -> bool:
+        """Whether there may be more than was counted."""
+        return self.count >= MOST_COUNTED
+
 
 class Page(ModelAdmin[M]):
     """A list and its pages, by default to be read only."""
 
     paginator = Bounded
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
+    heading: ClassVar[str] = ""  # of the list; by default what it lists
     asked_by_links: ClassVar[tuple[str, ...]] = ()  # lookups in links of ours, beside those of `list_filter`
     shown: ClassVar[tuple[str, ...]] = ()  # on the page of one, for reading
 
@@ -57,6 +65,15 @@ class Page(ModelAdmin[M]):
         return lookup in self.asked_by_links or any(
             lookup == f"{field}__{way}" for field in offered if isinstance(field, str) for way in FILTERS_ASK
         )
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        title = self.heading or capfirst(self.opts.verbose_name_plural)
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """One button to save."""
+        context["show_save_and_continue"] = context["show_save_and_add_another"] = False
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         return self.shown

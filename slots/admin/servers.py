@@ -19,6 +19,7 @@ from slots.admin.reading import Page, pill
 from slots.models import Server, Slot
 
 State = Server.State
+NOT_KNOWN = "not known yet"
 
 _READY = Q(slots__condition=Slot.Condition.READY)
 PLACES = {
@@ -44,7 +45,7 @@ def standing(server: Server) -> tuple[str, str, str]:
         return "warn", "Not reached yet", "A worker looks once a second."
     if server.state == State.DRAINING:
         return "warn", "Draining", "Gets no new leases; what runs ends in peace."
-    return "good", "Ready", ""
+    return "good", "Ready", "Takes new conversations."
 
 
 class AddForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -141,28 +142,28 @@ class ServerPage(Page[Server]):
         kind, words, _ = standing(server)
         return pill(kind, words)
 
-    @admin.display(description="what that means", empty_value="Takes new conversations.")
-    def why(self, server: Server) -> str | None:
-        return standing(server)[2] or None
+    @admin.display(description="what that means")
+    def why(self, server: Server) -> str:
+        return standing(server)[2]
 
-    @admin.display(description="model", ordering="model", empty_value="not known yet")
-    def model_shown(self, server: Server) -> str | None:
-        return server.model or None
+    @admin.display(description="model", ordering="model")
+    def model_shown(self, server: Server) -> str:
+        return server.model or NOT_KNOWN
 
-    @admin.display(description="places", empty_value="not known yet")
-    def places(self, server: Server) -> str | None:
+    @admin.display(description="places")
+    def places(self, server: Server) -> str:
         counts = {word: getattr(server, word) for word in PLACES}
-        return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or None
+        return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or NOT_KNOWN
 
-    @admin.display(description="context per slot", ordering="n_ctx", empty_value="not known yet")
-    def context(self, server: Server) -> str | None:
-        return f"{server.n_ctx:,} tokens" if server.n_ctx else None
+    @admin.display(description="context per slot", ordering="n_ctx")
+    def context(self, server: Server) -> str:
+        return f"{server.n_ctx:,} tokens" if server.n_ctx else NOT_KNOWN
 
     @admin.display(description="listed by", ordering="from_environment")
     def origin(self, server: Server) -> str:
         return "LLAMA_SERVERS" if server.from_environment else "the admin"
 
-    @admin.display(description="key", boolean=False)
+    @admin.display(description="key")
     def has_key(self, server: Server) -> str:
         return "There is one; it is not shown." if server.api_key else "None."
 
@@ -277,8 +278,7 @@ class ServerPage(Page[Server]):
         if server is not None and self.has_change_permission(request, server):
             context["orders"] = _orders(server)
         if server is not None and server.from_environment:
-            context["show_save"] = context["show_save_and_continue"] = False
-        context["show_save_and_add_another"] = False
+            context["show_save"] = False
         return super().render_change_form(request, context, *args, **kwargs)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
@@ -14,9 +14,24 @@ from chatbackend.accounts.models import Invite
 from slots.admin.reading import Page, moment, pill
 
 
+class ByState(admin.SimpleListFilter):
+    title = parameter_name = "state"
+    states = {
+        "open": Q(used_at=None, expires_at__gt=Now()),
+        "used": Q(used_at__isnull=False),
+        "expired": Q(used_at=None, expires_at__lte=Now()),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(state, state.capitalize()) for state in self.states]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Invite]) -> QuerySet[Invite]:
+        return queryset.filter(self.states.get(self.value() or "", Q()))
+
+
 class InvitationPage(Page[Invite]):
     list_display = ("number", "state", "by", "created", "expires", "used", "joined")
-    list_filter = ("used_at",)
+    list_filter = (ByState,)
     ordering = ("-pk",)
     actions = ("revoke",)
     shown = ("number", "state", "by", "created", "expires", "used", "joined")

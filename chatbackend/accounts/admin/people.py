@@ -23,9 +23,23 @@ from slots.admin.reading import Page, moment, pill
 logger = logging.getLogger(__name__)
 
 
+class ByRole(admin.SimpleListFilter):
+    title = parameter_name = "role"
+    flags = {"administrator": (True, True), "staff": (True, False), "person": (False, False)}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("administrator", "Administrators"), ("staff", "Staff"), ("person", "Others")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> QuerySet[User]:
+        if (role := self.value()) not in self.flags:
+            return queryset
+        staff, administrator = self.flags[role]
+        return queryset.filter(is_staff=staff, is_superuser=administrator)
+
+
 class PersonPage(Page[User]):
     list_display = ["username", "role", "state", "joined", "last_sign_in"]
-    list_filter = ("is_active", "is_staff", "is_superuser")
+    list_filter = ("is_active", ByRole)
     search_fields = ("username", "email")
     search_help_text = "A name or an e-mail address."
     ordering = ("username",)
@@ -84,7 +98,6 @@ class PersonPage(Page[User]):
         person: User | None = kwargs.get("obj")
         if person and self.has_change_permission(request, person):
             context["orders"] = _orders(person, himself=person.pk == request.user.pk)
-        context["show_save_and_add_another"] = False
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Saving: what the form changed and nothing else

@@ -10,6 +10,7 @@ from slots.admin.reading import Page, moment
 
 
 class RecordPage(Page[LogEntry]):
+    heading = "Record"
     list_display = ("at", "who", "to_what", "did")
     list_display_links = None
     list_select_related = ("user", "content_type")
