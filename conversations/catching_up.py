@@ -4,7 +4,9 @@ import json
 from uuid import UUID
 
 from conversations import access, errors, frames, history, rendered
+from conversations.following import Silent
 from conversations.frames import Frame
+from slots import servers
 
 MOST_BYTES = 900_000  # of messages in a snapshot: many websocket clients take frames up to 1 MiB only
 LAST_TURN = 2  # a question and its answer
@@ -32,16 +34,26 @@ def _newest_that_fit(messages: list[Frame]) -> list[Frame]:
     return messages[len(messages) - kept :]
 
 
-def missed_events(person: int, generation: UUID, seq: int) -> list[Frame] | None:
-    """The events of a live generation after its event `seq`; None when only a snapshot can tell. Raises NotFound."""
-    found = history.progress(person, [generation])
+def news(person: int, silent: Silent) -> list[Frame] | None:
+    """What a client lacks of a live generation; None when only a snapshot can tell. Raises NotFound."""
+    found = history.progress(person, [silent.generation])
     if not found:
         raise errors.NotFound
-    if found[0].live and found[0].seq == seq:
-        return []
-    after = history.chunks_after(generation, seq)
-    whole = [chunk.seq for chunk in after] == list(range(seq + 1, seq + 1 + len(after)))
-    if not (found[0].live and after and whole):
+    now = found[0]
+    if now.live and now.seq == silent.seq:
+        return _place(now, silent)
+    after = history.chunks_after(now.id, silent.seq)
+    whole = [chunk.seq for chunk in after] == list(range(silent.seq + 1, silent.seq + 1 + len(after)))
+    if not (now.live and after and whole):
         return None
-    where = found[0].conversation
-    return [frames.delta(where, generation, chunk.seq, chunk.part, chunk.start, chunk.text) for chunk in after]
+    return [frames.delta(now.conversation, now.id, chunk.seq, chunk.part, chunk.start, chunk.text) for chunk in after]
+
+
+def _place(now: history.Progress, told: Silent) -> list[Frame] | None:
+    """A place moves, and a server comes or goes, also while no worker is there to say so."""
+    if now.place is None:
+        return [] if told.place is None else None  # it has begun, and shows nothing of it yet
+    reason = servers.why_none(now.model)
+    if (now.place, reason) == (told.place, told.reason):
+        return []
+    return [frames.queued(now.conversation, now.id, now.place, reason)]

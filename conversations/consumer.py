@@ -256,7 +256,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _catch_up(self, silent: Silent) -> None:
         try:
-            missed = await in_thread(catching_up.missed_events)(self._me, silent.generation, silent.seq)
+            missed = await in_thread(catching_up.news)(self._me, silent)
         except errors.NotFound:
             missed = None
         if missed is None:

@@ -24,11 +24,13 @@ class Fit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """`seq` is what the client has."""
+    """What the client has of a live generation; `place` None: it was told that it runs."""
 
     conversation: str
     generation: UUID
     seq: int
+    place: int | None = None
+    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class _Told:
     seq: int
     live: bool
     heard_at: float
+    place: int | None = None  # in the queue, and why nothing moves there, as the client was told last
+    reason: str | None = None
 
 
 class Following:
@@ -54,7 +58,8 @@ class Following:
 
     def begin(self, state: Frame) -> None:
         """The client was given this state of a generation (a `generation` object of a frame), whole."""
-        self._told[state["id"]] = _Told(state["conversation"], state["seq"], state["status"] in _LIVE, self._clock())
+        live = state["status"] in _LIVE
+        self._told[state["id"]] = _Told(state["conversation"], state["seq"], live, self._clock(), state.get("place"))
 
     def await_snapshot(self, generation: str, conversation: str) -> None:
         """The client has nothing of it yet, and Postgres could not be asked: whatever comes first leads to asking."""
@@ -68,10 +73,11 @@ class Following:
         told.heard_at = self._clock()
         seq = frame.get("seq")
         if seq is None:  # its place or its prefill: the newest counts
+            told.place, told.reason = frame.get("place"), frame.get("reason")
             return Fit.NEXT if told.live else Fit.OLD
         if seq != told.seq + 1:
             return Fit.OLD if seq <= told.seq else Fit.HOLE
-        told.seq = seq
+        told.seq, told.place, told.reason = seq, None, None
         told.live = frame.get("status", Generation.Status.RUNNING) in _LIVE
         return Fit.NEXT
 
@@ -92,7 +98,7 @@ class Following:
         for generation, told in self._told.items():
             if told.live and now - told.heard_at >= SILENCE:
                 told.heard_at = now
-                found.append(Silent(told.conversation, UUID(generation), told.seq))
+                found.append(Silent(told.conversation, UUID(generation), told.seq, told.place, told.reason))
         return found
 
     def forget(self, generation: str) -> None:

@@ -35,7 +35,7 @@ LEFT JOIN conversations_queue q ON q.id = g.id
 ORDER BY path.depth DESC"""
 
 _PROGRESS = """
-SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq), q.place
+SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq), q.place, g.model
 FROM conversations_generation g
 LEFT JOIN LATERAL (SELECT max(seq) AS seq FROM conversations_chunk WHERE generation_id = g.id) k ON true
 LEFT JOIN conversations_queue q ON q.id = g.id
@@ -89,6 +89,7 @@ class Progress:
     status: str
     seq: int
     place: int | None
+    model: str
 
     @property
     def live(self) -> bool:

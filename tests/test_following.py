@@ -75,6 +75,26 @@ def test_silence_is_told_once_per_silence(following: Following, clock: Clock) ->
     assert following.silent() == []
 
 
+def test_whoever_asks_says_what_the_client_was_told_of_its_place(following: Following, clock: Clock) -> None:
+    def told() -> tuple[int | None, str | None]:
+        clock.now += SILENCE
+        (silent,) = following.silent()
+        return silent.place, silent.reason
+
+    assert told() == (None, None)
+    following.begin({"id": GENERATION, "conversation": CONVERSATION, "seq": 5, "status": "queued", "place": 3})
+    assert told() == (3, None)
+    following.judge(event(place=2, reason="It is away."))
+    assert told() == (2, "It is away.")
+    following.judge(event(seq=5))
+    assert told() == (2, "It is away."), "an event that it had already is not sent"
+    following.judge(event(processed=10))
+    assert told() == (None, None)
+    following.judge(event(place=1, reason=None))
+    following.judge(event(seq=6))
+    assert told() == (None, None)
+
+
 def test_nobody_waits_for_what_has_ended_or_is_forgotten(following: Following, clock: Clock) -> None:
     other = str(uuid.uuid4())
     following.begin({"id": other, "conversation": str(uuid.uuid4()), "seq": 1, "status": "done"})

@@ -83,7 +83,7 @@ class _Stream:
         """After a silence: what Postgres has and we were not told."""
         for silent in self._following.silent():
             try:
-                missed = await in_thread(catching_up.missed_events)(self._person, silent.generation, silent.seq)
+                missed = await in_thread(catching_up.news)(self._person, silent)
             except errors.ChatError as problem:
                 return self._trouble(problem)
             if missed is None:
