@@ -8,7 +8,7 @@ export class Problem extends Error {
   }
 }
 
-const AWAY = { code: "away", detail: "The site does not answer at the moment.", retryable: true };
+export const AWAY = { code: "away", detail: "The site does not answer at the moment.", retryable: true };
 
 /** Calls `path` under /api/v1/ (or any path that begins with /) and gives its JSON. Throws Problem. */
 export async function call(method, path, body) {

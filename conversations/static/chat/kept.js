@@ -2,8 +2,13 @@
 //
 // A browser may refuse storage (private windows, full disks): then it lasts as long as the page.
 
+import { uuid } from "./ids.js";
+
 const person = document.body.dataset.person;
 const memory = new Map();
+
+/** This tab, through reloads: of several tabs one delivers a message that could not be sent at once. */
+export const tab = thisTab();
 
 /** The text in the box of a conversation (`null`: the new one). */
 export const drafts = {
@@ -12,8 +17,8 @@ export const drafts = {
 };
 
 /**
- * Messages on their way: `{client_id, conversation, parent, text, at, problem}` by `client_id`. One leaves when the
- * server says that it has it, or when its text goes back into the box.
+ * Messages on their way: `{client_id, conversation, text, at, tab, problem}` by `client_id`. One leaves when the server
+ * says that it has it, or when its text goes back into the box.
  */
 export const outbox = {
   all: () => keys("out:").map((key) => JSON.parse(read(key))).sort((a, b) => a.at - b.at),
@@ -26,6 +31,16 @@ export const outbox = {
 /** At signing out: nothing of this person stays in the browser. */
 export function forgetEverything() {
   for (const key of keys("")) drop(key);
+}
+
+function thisTab() {
+  try {
+    const id = sessionStorage.getItem("tab") ?? uuid();
+    sessionStorage.setItem("tab", id);
+    return id;
+  } catch {
+    return uuid();
+  }
 }
 
 function name(key) {

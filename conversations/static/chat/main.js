@@ -1,17 +1,20 @@
 // The chat page: one socket, one open conversation, and what the person does.
 
-import { call, signIn } from "./api.js";
+import { AWAY, call, signIn } from "./api.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversation, isLive } from "./conversation.js";
 import { openDialog, sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
 import { uuid } from "./ids.js";
-import { forgetEverything, outbox } from "./kept.js";
+import { forgetEverything, outbox, tab } from "./kept.js";
 import { ConversationList } from "./list.js";
 import { Messages } from "./messages.js";
 import { startWelcome } from "./welcome.js";
 
 const UNSENT_STAYS = 10 * 60 * 1000; // ms after which an unsent message waits for a click instead of going by itself
+const OTHER_TABS_OWN = 30 * 1000; // ms in which an unsent message is left to the tab it was written in
+const RETRY_SUBSCRIBE = 1000; // ms
+const SUBSCRIBE = "subscribe"; // the `id` of that frame
 const site = document.title;
 const $ = (selector) => document.querySelector(selector);
 
@@ -20,10 +23,10 @@ let conversation = new Conversation(null); // the open one; without an id it is 
 const messages = new Messages($("#scroller"), $("#messages"), {
   regenerate: ({ id }) => call("POST", `messages/${id}/regenerate/`, { client_id: uuid() }).catch(tell),
   retry: (client_id) => retry(client_id),
-  takeBack: (client_id) => takeBack(client_id, ""),
+  takeBack: (client_id) => takeBack(client_id, "", conversation.id),
   earlier: () => showEarlier().catch(tell),
 });
-const list = new ConversationList($("#conversations"), $("#more"), (id) => open(id));
+const list = new ConversationList($("#conversations"), $("#more"), (id) => (id === conversation.id ? drawer.close() : open(id)));
 const composer = new Composer($("#composer"), { send, stop });
 const drawer = startDrawer();
 
@@ -75,26 +78,29 @@ function apply(frame) {
 /** The socket is signed in: what was missed while there was none is in the snapshot and the list. */
 function arrived() {
   list.load().catch(tell);
-  if (conversation.id) subscribe();
+  subscribe();
   for (const message of outbox.all()) {
-    if (!message.problem && Date.now() - message.at < UNSENT_STAYS) deliver(message);
-    else if (!message.problem) markUnsent(message, "It was written a while ago.");
+    const age = Date.now() - message.at;
+    if (message.problem || (message.tab !== tab && age < OTHER_TABS_OWN)) continue;
+    if (age < UNSENT_STAYS) deliver(message);
+    else markUnsent(message, "It was written a while ago.");
   }
 }
 
 function refused({ code, detail, retryable, client_id, re }) {
   const message = outbox.get(client_id);
   if (message && retryable) markUnsent(message, detail);
-  else if (message) takeBack(client_id, detail);
-  else if (code === "not_found" && re === "subscribe") leave("There is no such conversation, or it is not yours.");
-  else if (re !== "subscribe") sayNotice(detail);
+  else if (message) takeBack(client_id, detail, code === "not_found" ? null : message.conversation);
+  else if (re !== SUBSCRIBE) sayNotice(detail);
+  else if (retryable) setTimeout(subscribe, RETRY_SUBSCRIBE);
+  else leave("There is no such conversation, or it is not yours.");
 }
 
 // What the person does.
 
 function send(text) {
   if (outbox.of(conversation.id).length) return false;
-  const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now() };
+  const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now(), tab };
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
   messages.scrollToEnd();
@@ -125,7 +131,7 @@ async function inNewConversation(message) {
     if (conversation.id === null) becomes(made.id);
     return placed;
   } catch (problem) {
-    markUnsent(message, problem.message);
+    if (problem.code !== AWAY.code) markUnsent(message, problem.message); // else it goes when the connection is back
     return null;
   } finally {
     being.delete(message.client_id);
@@ -147,17 +153,17 @@ function markUnsent(message, problem) {
 }
 
 function retry(client_id) {
-  const message = { ...outbox.get(client_id), problem: undefined, at: Date.now() };
+  const message = { ...outbox.get(client_id), problem: undefined, at: Date.now(), tab };
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
   deliver(message);
 }
 
-/** The text goes back into the box, with the sentence that says what is wrong with it. */
-function takeBack(client_id, sentence) {
+/** The text goes back into the box of `where`, with the sentence that says what is wrong with it. */
+function takeBack(client_id, sentence, where) {
   const message = outbox.get(client_id);
   outbox.take(client_id);
-  if (message.conversation !== conversation.id) open(message.conversation);
+  if (where !== conversation.id) open(where);
   composer.put(message.text);
   messages.show(conversation, outbox.of(conversation.id));
   showState();
@@ -206,7 +212,7 @@ function open(id, { address = true } = {}) {
   showState();
   sayNotice("");
   drawer.close();
-  if (id) subscribe();
+  subscribe();
 }
 
 function leave(sentence) {
@@ -215,7 +221,7 @@ function leave(sentence) {
 }
 
 function subscribe() {
-  connection.send({ type: "subscribe", conversation: conversation.id, html: true, id: "subscribe" });
+  if (conversation.id) connection.send({ type: "subscribe", conversation: conversation.id, html: true, id: SUBSCRIBE });
 }
 
 function idInAddress() {
