@@ -22,9 +22,9 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from conversations import claims, errors, history, text, titles
+from conversations import claims, errors, history, text, titles, unfinished
 from conversations.claims import Claim
-from conversations.models import Conversation, Generation, Message, Waiting
+from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from slots import leases
 from slots.models import Server, Slot
 
@@ -192,7 +192,7 @@ def rescue() -> list[tuple[uuid.UUID, uuid.UUID]]:
             if lost.attempt < ATTEMPTS or lost.stop_asked_at:
                 _back_to_queue(lost.pk, lost.fence)
                 continue
-            if _end(lost.pk, lost.fence, Ending(Generation.Status.INTERRUPTED, error=_gone())):
+            if _end(lost.pk, lost.fence, Ending(Generation.Status.INTERRUPTED, error=_gone(lost.pk))):
                 interrupted.append((lost.conversation_id, lost.pk))
     return interrupted
 
@@ -380,6 +380,6 @@ def _fold(generation: uuid.UUID) -> None:
         cursor.execute(_FOLD, {"generation": generation})
 
 
-def _gone() -> dict[str, Any]:
-    detail = f"The model server or the worker went away {ATTEMPTS} times while answering. What was written is kept."
-    return {"code": "interrupted", "detail": detail, "retryable": True}
+def _gone(generation: uuid.UUID) -> dict[str, Any]:
+    written = Chunk.objects.filter(generation=generation).exists()
+    return unfinished.problem(unfinished.INTERRUPTED, True, written)

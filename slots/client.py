@@ -6,6 +6,7 @@ one and outlive a stop (llama.cpp b11434, measured). Servers without that route 
 Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
 """
 
+import http.client
 import re
 import threading
 import time
@@ -244,7 +245,7 @@ class LlamaServer:
         if "text/event-stream" not in response.headers.get("Content-Type", ""):
             with response:
                 start = _bounded(response, most=200)
-            raise ServerFailed(f"The model server answered with something else than a stream: {start[:80]!r}.")
+            raise ServerFailed(f"The model server answered with something else than a stream: {_excerpt(start)}.")
         return response
 
     def _send(self, method: str, path: str, timeout: tuple[float, float], **more: Any) -> requests.Response:
@@ -294,6 +295,8 @@ def _reason(error: BaseException) -> str:
     """The innermost cause, which is the one an operator can act on."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
+    if isinstance(error, http.client.IncompleteRead):
+        return "it ended too early"  # its own words are Python's
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -348,6 +351,10 @@ def _name(alias: str, path: str) -> str:
     return alias if alias and alias != path else re.split(r"[/\\]", path)[-1]
 
 
+def _excerpt(data: bytes) -> str:
+    return f"“{' '.join(plain(data.decode(errors='replace')).split())[:80]}”"
+
+
 def _data_of(block: bytes) -> bytes:
     return b"".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
 
@@ -361,4 +368,4 @@ def _event(data: bytes, end: int) -> Event:
             raise ServerFailed(f"The model server failed while answering: {_sentence(error.get('message', error))}")
         return chunk(body, end)
     except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-        raise ServerFailed(f"The model server sent an event that is none: {data[:80]!r}.") from error
+        raise ServerFailed(f"The model server sent an event that is none: {_excerpt(data)}.") from error

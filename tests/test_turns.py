@@ -336,6 +336,7 @@ def test_what_runs_nowhere_is_queued_again_and_after_three_attempts_interrupted_
         turns.claim(WORKER, [server.pk])
     assert state(claim).status == "interrupted"
     assert state(claim).error["code"] == "interrupted"  # type: ignore[index]
+    assert "What was written is kept. Try again" in state(claim).error["detail"]  # type: ignore[index]
     assert Message.objects.get(pk=claim.message).text == "Steam "
 
 

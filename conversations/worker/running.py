@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from conversations import events, frames, history, text, turns
+from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
 from conversations.models import Chunk, Conversation, Generation
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 512
 DEFAULT_TEMPERATURE = 0.8  # llama-server's own
-INTERNAL = "Something went wrong here while answering; it is in the worker's log. What was written is kept."
 STOP_PATIENCE = 5.0  # seconds from the wish to stop until the person is let go whatever the server does
 REPEATED = 32  # code points: a first delta that begins with so long an answer so far repeats it (llama.cpp b11434)
 
@@ -89,8 +88,7 @@ class Run:
         except ServerUnreachable as error:
             self._again(error, refund=True)
         except ContextExceeded as error:
-            more = {"prompt_tokens": error.prompt_tokens, "n_ctx": error.n_ctx}
-            self._end(client, self._failed(error, **more))
+            self._end(client, self._failed(error, prompt_tokens=error.prompt_tokens, n_ctx=error.n_ctx))
         except ServerRefused as error:
             self._end(client, self._failed(error))
         except ServerError as error:
@@ -210,7 +208,7 @@ class Run:
                 self._again(ServerError(f"{type(fault).__name__}: {fault}"), refund=False)
                 return
             self._writer.close(self._writing)
-            said = {"code": "internal", "detail": INTERNAL, "retryable": True}
+            said = unfinished.problem(unfinished.INTERNAL, True, self._figures.written)
             self._finish(self._ending(Generation.Status.FAILED, said))
             self._give_back_slot()
         except (LeaseLost, Gone):
@@ -220,11 +218,12 @@ class Run:
         persist(lambda: leases.revoke(self.claim.grant.slot, self.claim.grant.fence))
         persist(turns.wake)
 
-    def _failed(self, error: ServerError, **more: Any) -> Ending:
+    def _failed(self, error: ServerError, **figures: int | None) -> Ending:
+        logger.warning("generation=%s ends after attempt %s: %s", self.claim.generation, self.claim.attempt, error)
         status = Generation.Status.FAILED
         if not isinstance(error, ServerRefused | ServerFailed):
             status = Generation.Status.INTERRUPTED
-        said = {"code": error.code, "detail": str(error), "retryable": error.retryable, **more}
+        said = unfinished.problem(error.code, error.retryable, self._figures.written, **figures)
         return self._ending(status, said)
 
     def _ending(self, status: Generation.Status, error: dict[str, Any] | None = None) -> Ending:
@@ -306,6 +305,11 @@ class _Figures:
         self._usage = event.usage or self._usage
         self._timings = event.timings or self._timings
         self.finish_reason = event.finish_reason or self.finish_reason
+
+    @property
+    def written(self) -> bool:
+        """Whether there is any of the answer, of this attempt or one before."""
+        return self.tokens_before + self._seen > 0
 
     def usage(self) -> dict[str, Any]:
         answered = self._usage.get("completion_tokens", self._seen)
