@@ -1,5 +1,6 @@
 """The chat page as a person sees it: by roles and names, not by how it is built."""
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
@@ -8,14 +9,20 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from conversations.models import Conversation, Message
 from tests import factories
+from tests.browser.chromium import PATIENCE
 from tests.browser.watch import Watch
+from tests.eventually import eventually
 
-# Notes every text that the last answer shows, in order: none may take back what an earlier one showed.
+soon = functools.partial(eventually, timeout=PATIENCE / 1000)
+
+# Notes every text that the last answer shows, in order.
 RECORDER = """
 window.shown = [];
 new MutationObserver(() => {
-  const text = [...document.querySelectorAll("article[data-role=assistant] .text")].at(-1)?.textContent ?? "";
-  if (text !== (window.shown.at(-1) ?? "")) window.shown.push(text);
+  const answer = [...document.querySelectorAll("article[data-role=assistant]")].at(-1);
+  if (!answer) return;
+  const now = [answer.dataset.message, answer.querySelector(".text").textContent.trim()];
+  if (String(now) !== String(window.shown.at(-1))) window.shown.push(now);
 }).observe(document, { childList: true, characterData: true, subtree: true });
 """
 
@@ -56,13 +63,9 @@ class Chat:
         return self.messages.locator("article[data-role=user]")
 
     @property
-    def answers(self) -> Locator:
-        return self.messages.locator("article[data-role=assistant]")
-
-    @property
     def answer(self) -> Locator:
-        """The last answer."""
-        return self.answers.last
+        """The answer to the last message: there is none yet as long as that is on its way."""
+        return self.messages.locator("article[data-role=assistant]:last-child")
 
     @property
     def text(self) -> Locator:
@@ -110,12 +113,17 @@ class Chat:
         return self
 
     def is_answered(self, status: str = "done", timeout: float = 30) -> str:
-        """Waits for the end of the last answer; its text as it is shown, which is the stored one."""
+        """Waits for the end of the last answer; the stored text, which is what is shown."""
         expect(self.answer).to_have_attribute("data-status", status, timeout=timeout * 1000)
-        shown = self.text.text_content() or ""
-        assert shown.strip() == self.stored.text.strip()
+        stored = self.stored.text.strip()
+        soon(lambda: self.whole_text == stored, what=f"the stored text to be shown: {stored!r}")
         self.took_nothing_back()
-        return shown.strip()
+        return stored
+
+    @property
+    def whole_text(self) -> str:
+        """All the text that the last answer shows now."""
+        return (self.text.text_content() or "").strip()
 
     @property
     def stored(self) -> Message:
@@ -129,9 +137,10 @@ class Chat:
     @property
     def shown(self) -> list[str]:
         """What the last answer showed since the page was loaded, each change."""
-        return [str(text).strip() for text in self.page.evaluate("window.shown")]
+        last = self.answer.get_attribute("data-message")
+        return [text for message, text in self.page.evaluate("window.shown") if message == last and text]
 
     def took_nothing_back(self) -> None:
-        shown = self.shown
-        for earlier, later in itertools.pairwise(shown):
-            assert later.startswith(earlier) or not later, f"{earlier!r} became {later!r}"
+        """Of an answer without marks: text only ever grew. Raises AssertionError."""
+        for (message, earlier), (same, later) in itertools.pairwise(self.page.evaluate("window.shown")):
+            assert message != same or later.startswith(earlier), f"{earlier!r} became {later!r}"

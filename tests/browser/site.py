@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from django.conf import settings
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
+from chatbackend.accounts.models import User
+from tests import factories
 from tests.browser.chat import RECORDER, Chat
 from tests.browser.chromium import PATIENCE
 from tests.browser.watch import Watch
@@ -17,8 +19,15 @@ from tests.fake_llama import FakeLlama
 from tests.stack import Process, StartProcess
 from tests.web import Kill, Web, answers, session_of, web_on
 
-WIDE = {"width": 1024, "height": 720}
-NARROW = {"width": 360, "height": 640}
+WIDE: ViewportSize = {"width": 1024, "height": 720}
+NARROW: ViewportSize = {"width": 360, "height": 640}
+
+# The window, and the part of the chat page that scrolls in its place.
+TOO_WIDE = """
+[document.documentElement, document.querySelector("#scroller")]
+  .filter((one) => one && one.scrollWidth > one.clientWidth)
+  .map((one) => `${one.scrollWidth} pixels in ${one.clientWidth}`)
+"""
 
 
 @dataclass
@@ -90,6 +99,13 @@ class Site:
         visitor.page.context.add_cookies([cookie])  # type: ignore[list-item]
         return visitor.open(path)
 
+    def administrator(self, path: str = "/admin/") -> Chat:
+        """Somebody who may do everything, in the admin."""
+        User.objects.filter(pk=factories.person("root").pk).update(is_staff=True, is_superuser=True)
+        tab = self.person("root")
+        tab.page.goto(f"{self.origin}{path}")
+        return tab
+
     def tab(self, name: str = "alice") -> Chat:
         """One more tab of somebody who is here."""
         visitor = self.visitors[name]
@@ -98,3 +114,9 @@ class Site:
     @property
     def problems(self) -> dict[str, list[str]]:
         return {name: visitor.watch.problems for name, visitor in self.visitors.items() if visitor.watch.problems}
+
+
+def fits(page: Page) -> None:
+    """Nothing but what scrolls by itself is wider than the window."""
+    wide = page.evaluate(TOO_WIDE)
+    assert not wide, f"{page.url} scrolls sideways: {wide}"

@@ -7,14 +7,13 @@ from playwright.sync_api import expect
 
 from conversations.models import Generation
 from slots.models import Slot
-from tests import factories
+from tests.browser.chat import soon
 from tests.browser.site import Site
-from tests.eventually import eventually
 from tests.fake_llama import default_answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ENDLESS = "Go on for ever. [[tokens=1800 rate=25]]"
+ENDLESS = "Go on for ever. [[tokens=500 rate=8]]"
 
 
 def test_places_in_the_queue_go_down_and_survive_a_reload(site: Site) -> None:
@@ -45,7 +44,7 @@ def test_a_long_prompt_is_counted_while_it_is_read(site: Site) -> None:
         numbers.add(alice.progress.text_content())
         return len(numbers) > 2
 
-    eventually(counted, what="the number to grow")
+    soon(counted, what="the number to grow")
     assert alice.is_answered() == "Read."
     expect(alice.progress).to_be_hidden()
 
@@ -65,14 +64,13 @@ def test_a_place_that_is_taken_away_in_the_admin_is_picked_up_again(site: Site) 
     site.worker()
     alice = site.person().say("Remember me. [[text='I will.']]")
     assert alice.is_answered() == "I will."
-    slot = eventually(lambda: Slot.objects.filter(holder=alice.conversation.pk).first())
-    factories.person("root")
-    factories.administrator("root")
-    admin = site.person("root", "/account/")
-    admin.page.goto(f"{site.origin}/admin/slots/slot/{slot.pk}/change/")
+    holder = alice.conversation.pk
+    slot = Slot.objects.get(holder=holder)
+    admin = site.administrator(f"/admin/slots/slot/{slot.pk}/change/")
+    admin.page.get_by_role("link", name="Evict").click()
     admin.page.get_by_role("button", name="Evict").click()
-    admin.page.get_by_role("button", name=re.compile("^(Evict|Yes)")).click()
-    eventually(lambda: not Slot.objects.filter(holder=alice.conversation.pk).exists(), what="the slot to be free")
+    expect(admin.page.get_by_text("Evicted:")).to_be_visible()
+    soon(lambda: not Slot.objects.filter(holder=holder).exists(), what="the slot to be free")
     alice.say("And now? [[text='Of course.']]")
     assert alice.is_answered() == "Of course."
     expect(alice.answer.locator(".note")).to_contain_text("given to somebody else")
