@@ -61,10 +61,13 @@ class Page(ModelAdmin[M]):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         """Django allows every column: `?api_key__startswith=` would tell a secret letter by letter."""
-        offered = [entry[0] if isinstance(entry, tuple) else entry for entry in self.list_filter]
-        return lookup in self.asked_by_links or any(
-            lookup == f"{field}__{way}" for field in offered if isinstance(field, str) for way in FILTERS_ASK
-        )
+        asked = set(self.asked_by_links)
+        for offered in self.list_filter:
+            if isinstance(offered, str):
+                asked |= {f"{offered}__{way}" for way in FILTERS_ASK}
+            else:
+                asked.add(getattr(offered, "parameter_name", ""))
+        return lookup in asked
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         title = self.heading or capfirst(self.opts.verbose_name_plural)

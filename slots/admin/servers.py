@@ -173,7 +173,10 @@ class ServerPage(Page[Server]):
         if not change:
             super().save_model(request, obj, form, change)
         elif form.cleaned_data["api_key"] or form.cleaned_data["without_key"]:
-            orders.change_key(obj, form.cleaned_data["api_key"])
+            try:
+                orders.change_key(obj, form.cleaned_data["api_key"])
+            except orders.Refused as refused:  # its page has no such field: it was another's when it was opened
+                raise PermissionDenied(str(refused)) from refused
         # Django has a transaction open here, which must not wait for a server.
         transaction.on_commit(lambda: self._look(request, obj.pk))
 
