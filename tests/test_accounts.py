@@ -1,6 +1,5 @@
 """Signing up, in and out at `/_allauth/`, over http at the real web process."""
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from websockets.sync.client import connect
 from chatbackend.accounts import invites
 from chatbackend.accounts.models import Invite, User
 from tests import factories
+from tests.concurrently import at_once
 from tests.eventually import eventually
 from tests.web import Person, StartWeb, Tab, Web
 
@@ -90,16 +90,6 @@ def test_what_is_wrong_with_a_sign_up_is_said(web: Web, body: dict[str, str], pa
 def test_nobody_passes_for_another_by_a_capital_letter(web: Web) -> None:
     token_of(sign_up(web, "alice"))
     assert sign_up(web, "Alice").json()["code"] == "username_taken"
-
-
-def at_once(*calls: Any) -> list[requests.Response]:
-    answers: list[requests.Response] = []
-    threads = [threading.Thread(target=lambda call=call: answers.append(call())) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
 
 
 def test_two_who_take_one_name_at_once_make_one_account(web: Web) -> None:
