@@ -1,24 +1,76 @@
 """Code with colours: Pygments' tokens, a dozen classes, the languages that people ask models for.
 
-The languages are listed because a lexer is a set of regular expressions that hostile code may keep busy, and Python
-cannot be interrupted in one: those listed were tried with such code.
+A lexer is a set of regular expressions that hostile code can keep busy for minutes, and Python cannot be interrupted
+in one. So the languages are listed, each tried with such code; code of a shape that no person writes stays plain; and
+between two tokens the clock is looked at.
 """
 
 import functools
 import html
+import re
+import time
+from collections.abc import Iterator
 from itertools import groupby
+from operator import itemgetter
 
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Generic, Keyword, Literal, Name, Number, Operator, String, _TokenType
 
+# By the lexer's name; names that models put on a fence.
 LANGUAGES = {
-    "python": ("py", "python3", "pyi"),
+    "bash": ("sh", "shell", "zsh", "console", "shell-session", "terminal"),
+    "batch": ("bat", "cmd"),
+    "c": ("h",),
+    "clojure": ("clj",),
+    "cmake": (),
+    "cpp": ("c++", "cc", "hpp", "cxx", "arduino"),
+    "csharp": ("c#", "cs"),
+    "css": (),
+    "dart": (),
+    "diff": ("patch",),
+    "docker": ("dockerfile",),
+    "elixir": ("ex", "exs"),
+    "erlang": ("erl",),
+    "go": ("golang",),
+    "graphql": ("gql",),
+    "haskell": ("hs",),
+    "html": ("htm", "svg", "vue"),
+    "ini": ("cfg", "conf", "properties", "dotenv"),
+    "java": (),
     "javascript": ("js", "jsx", "mjs", "node"),
     "json": ("json5", "jsonc", "geojson"),
-    "bash": ("sh", "shell", "zsh"),
+    "julia": ("jl",),
+    "kotlin": ("kt", "kts"),
+    "lua": (),
+    "make": ("makefile",),
+    "matlab": ("octave",),
+    "nginx": (),
+    "ocaml": ("ml",),
+    "perl": ("pl",),
+    "php": (),
+    "powershell": ("ps1", "pwsh", "posh"),
+    "protobuf": ("proto",),
+    "python": ("py", "python3", "pyi", "gdscript"),
+    "r": (),
+    "ruby": ("rb",),
+    "rust": ("rs",),
+    "scala": (),
+    "scss": ("sass", "less"),
+    "sql": ("mysql", "postgresql", "sqlite", "plsql", "tsql"),
+    "swift": (),
+    "terraform": ("hcl", "tf"),
+    "tex": ("latex",),
+    "toml": (),
+    "typescript": ("ts", "tsx"),
+    "xml": ("xsd", "xslt"),
+    "yaml": ("yml",),
+    "zig": (),
 }
-MOST_CODE = 24_000  # code points of one text; the rest of its code stays plain
+MOST_CODE = 20_000  # code points of one text; the rest of its code stays plain
+LONGEST_LINE = 1_000
+LONGEST_GAP = 200  # of white space
+SECONDS = 0.1  # of one text, on a processor
 
 _CLASSES = (
     (Comment, "comment"),
@@ -45,24 +97,52 @@ _CLASSES = (
 _LEXERS = {alias: name for name, aliases in LANGUAGES.items() for alias in (name, *aliases)}
 
 
+_GAP = re.compile(rf"\s{{{LONGEST_GAP}}}")
+
+
 class Allowance:
     """How much code of one text may still be coloured."""
 
     def __init__(self) -> None:
         self._left = MOST_CODE
+        self._seconds = SECONDS
 
     def highlighted(self, code: str, language: str) -> str | None:
         """`code` as HTML; None where it should stay as it is."""
         name = _LEXERS.get(language.lower())
-        if name is None or len(code) > self._left:
+        if name is None or len(code) > self._left or _hostile(code):
             return None
         self._left -= len(code)
-        tokens = _lexer(name).get_tokens(code)
-        pieces = []
-        for kind, run in groupby(tokens, key=lambda token: _class(token[0])):
-            words = html.escape("".join(word for _, word in run), quote=False)
-            pieces.append(f'<span class="md-{kind}">{words}</span>' if kind else words)
-        return "".join(pieces)
+        began = time.thread_time()
+        try:
+            return _coloured(_tokens(name, code, began + self._seconds))
+        except _TooSlow:
+            return None
+        finally:
+            self._seconds -= time.thread_time() - began
+
+
+class _TooSlow(Exception):
+    pass
+
+
+def _tokens(name: str, code: str, until: float) -> Iterator[tuple[str, str]]:
+    for kind, words in _lexer(name).get_tokens(code):
+        if time.thread_time() > until:
+            raise _TooSlow
+        yield _class(kind), words
+
+
+def _coloured(tokens: Iterator[tuple[str, str]]) -> str:
+    pieces = []
+    for kind, run in groupby(tokens, key=itemgetter(0)):
+        words = html.escape("".join(word for _, word in run), quote=False)
+        pieces.append(f'<span class="md-{kind}">{words}</span>' if kind else words)
+    return "".join(pieces)
+
+
+def _hostile(code: str) -> bool:
+    return max(map(len, code.split("\n"))) > LONGEST_LINE or _GAP.search(code) is not None
 
 
 @functools.cache
