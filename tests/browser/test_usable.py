@@ -10,7 +10,7 @@ from chatbackend.accounts import invites, links, sign_in_links
 from conversations.models import Conversation, Message
 from tests import factories
 from tests.browser.chat import Chat
-from tests.browser.site import NARROW, Site, fits
+from tests.browser.site import NARROW, Site, overflows
 from tests.fake_llama import Script, default_answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -159,16 +159,16 @@ def test_no_page_scrolls_sideways_at_360_pixels(site: Site) -> None:
     Conversation.objects.filter(pk=where.pk).update(leaf=told)
     alice = site.person(path=f"/c/{where.pk}/", viewport=NARROW)
     expect(alice.text.locator("table")).to_be_attached()
-    fits(alice.page)
+    assert not overflows(alice.page)
     for path in ("/", "/account/", "/invite/", "/sign-out/", "/nowhere/"):
         alice.watch.expect("status of 404")
         alice.page.goto(f"{site.origin}{path}")
-        fits(alice.page)
+        assert not overflows(alice.page)
     nobody = site.visitor(viewport=NARROW)
     nobody.watch.expect("status of 4")
     for path in outside():
         nobody.page.goto(f"{site.origin}{path}")
-        fits(nobody.page)
+        assert not overflows(nobody.page)
 
 
 def outside() -> Iterator[str]:

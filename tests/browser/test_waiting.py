@@ -61,6 +61,7 @@ def test_nothing_can_answer_and_then_it_can(site: Site) -> None:
 
 def test_a_place_that_is_taken_away_in_the_admin_is_picked_up_again(site: Site) -> None:
     """Evict an idle lease in the admin; the next message reads the conversation again, and says why."""
+    site.own_web()
     site.worker()
     alice = site.person().say("Remember me. [[text='I will.']]")
     assert alice.is_answered() == "I will."
