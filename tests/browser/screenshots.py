@@ -1,0 +1,171 @@
+"""Pictures of the pages, to look at: `SCREENSHOTS=/tmp/pages python -m pytest tests/browser/screenshots.py`.
+
+Each page at 360, 768 and 1440 pixels, light and dark. Nothing is compared; it runs as tests do because they have the
+whole site at hand.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from chatbackend.accounts import invites
+from slots.models import Server, Slot
+from tests import factories
+from tests.browser.chat import Chat, soon
+from tests.browser.site import Site
+from tests.fake_llama import Script
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("host", ["127.0.0.1"])]
+
+WIDTHS = {360: 740, 768: 900, 1440: 900}
+ANSWER = """A steam engine turns **heat into motion** in three steps:
+
+1. Water boils in a closed vessel.
+2. Its steam pushes a piston.
+3. A crank makes *rotation* of the strokes.
+
+```python
+def work(pressure: float, volume: float) -> float:
+    \"\"\"Joules done by one stroke.\"\"\"
+    return pressure * volume  # of the cylinder
+```
+
+| Engine | Year | Efficiency |
+|---|---:|---:|
+| Newcomen | 1712 | 0.5 % |
+| Watt | 1776 | 3 % |
+
+The work of one stroke is $W = p \\cdot \\Delta V$, see [a longer explanation](https://example.org/steam).
+"""
+
+
+def picture(page: Page, name: str) -> None:
+    """The page as it is now, in every size and colour scheme."""
+    folder = Path(os.environ["SCREENSHOTS"])
+    folder.mkdir(parents=True, exist_ok=True)
+    before = page.viewport_size
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width, height in WIDTHS.items():
+            page.set_viewport_size({"width": width, "height": height})
+            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", animations="disabled")
+    assert before
+    page.set_viewport_size(before)
+
+
+def test_pages_of_nobody(site: Site) -> None:
+    site.own_web(SIGNUP="invite")
+    nobody = site.visitor()
+    nobody.watch.expect("status of 4")
+    paths = {
+        "sign-in": "/sign-in/", "sign-up": "/sign-up/", "join": f"/join/{invites.create()}/",
+        "spent": "/join/nonsense/", "nowhere": "/nowhere/",
+    }  # fmt: skip
+    for name, path in paths.items():
+        nobody.page.goto(f"{site.origin}{path}")
+        picture(nobody.page, name)
+
+
+def test_pages_of_an_account(site: Site) -> None:
+    site.worker()
+    soon(lambda: Server.objects.filter(state=Server.State.READY).exists())
+    alice = site.person()
+    picture(alice.page, "empty")
+    alice.card.get_by_role("button", name="Invite").click()
+    expect(alice.card.locator("#invite-link")).to_be_visible()
+    picture(alice.page, "empty-invited")
+    for name in ("account", "invite"):
+        alice.page.goto(f"{site.origin}/{name}/")
+        picture(alice.page, name)
+
+
+def test_a_conversation(site: Site) -> None:
+    site.llama.script(Script(text=ANSWER, rate=400))
+    site.worker()
+    for number in range(12):
+        factories.sent(factories.conversation(), f"An earlier question, number {number} [[text=x]]")
+    alice = site.person().say("How does a steam engine work? Show me some code as well.")
+    expect(alice.text.locator("math")).to_be_visible()
+    picture(alice.page, "answered")
+    alice.page.set_viewport_size({"width": 360, "height": 740})
+    alice.page.get_by_role("button", name="Conversations").click()
+    picture(alice.page, "list")  # which closes where the window is wide: look at the first
+
+
+def test_streaming(site: Site) -> None:
+    site.llama.script(Script(text=ANSWER * 3, rate=8))
+    site.worker()
+    alice = site.person().say("How does a steam engine work?").begins_to_answer(150)
+    picture(alice.page, "streaming")
+
+
+def test_waiting(site: Site) -> None:
+    site.of_slots(1).worker()
+    site.person("alice").say("Go on for ever [[tokens=500 rate=2]]").begins_to_answer()
+    bob, charlie = (ask(site, name) for name in ("bob", "charlie"))
+    expect(charlie.progress).to_have_text("Place 2 in the queue")
+    picture(charlie.page, "queueing")
+    bob.stop_button.click()
+    expect(bob.answer).to_have_attribute("data-status", "cancelled")
+    picture(bob.page, "stopped")
+
+
+def ask(site: Site, name: str) -> Chat:
+    chat = site.person(name).say("What is the capital of France, and how do I get there by train?")
+    expect(chat.progress).to_be_visible()
+    return chat
+
+
+def test_reading(site: Site) -> None:
+    site.worker()
+    alice = site.person().say(f"[[prefill=20]] {'some words to read ' * 100}")
+    expect(alice.progress).to_contain_text("Reading")
+    picture(alice.page, "reading")
+
+
+def test_no_server(site: Site) -> None:
+    alice = site.person()
+    picture(alice.page, "no-server")
+    alice.say("Is anybody there?")
+    expect(alice.progress).to_contain_text("Waiting")
+    picture(alice.page, "no-server-waiting")
+
+
+def test_failed(site: Site) -> None:
+    site.llama.script(Script(fault="400"))
+    site.worker()
+    alice = site.person().say("Try hard")
+    expect(alice.answer).to_have_attribute("data-status", "failed")
+    picture(alice.page, "failed")
+
+
+def test_offline(site: Site) -> None:
+    site.own_web()
+    alice = site.person()
+    alice.watch.expect("WebSocket")
+    site.web.process.pause()
+    alice.say("Into the void")
+    expect(alice.page.get_by_text("Reconnecting…")).to_be_visible()
+    picture(alice.page, "offline")
+    site.web.process.resume()
+
+
+def test_admin(site: Site) -> None:
+    site.worker()
+    alice = site.person().say("Hello")
+    alice.is_answered()
+    bob = site.person("bob").say("Hello [[tokens=500 rate=4]]").begins_to_answer()
+    slot = Slot.objects.get(phase="busy")
+    paths = {
+        "admin": "", "admin-servers": "slots/server/", "admin-server": f"slots/server/{slot.server_id}/change/",
+        "admin-slots": "slots/slot/", "admin-slot": f"slots/slot/{slot.pk}/change/", "admin-leases": "slots/pastlease/",
+        "admin-people": "accounts/user/", "admin-conversations": "conversations/conversation/",
+        "admin-person": f"accounts/user/{factories.person('bob').pk}/change/",
+        "admin-conversation": f"conversations/conversation/{bob.conversation.pk}/change/",
+    }  # fmt: skip
+    admin = site.administrator()
+    for name, path in paths.items():
+        admin.page.goto(f"{site.origin}/admin/{path}")
+        picture(admin.page, name)
