@@ -2,7 +2,7 @@
 
 The map:
 
-- `chatbackend`: settings, urls, asgi, the web server; nothing about chat itself.
+- `chatbackend`: settings, urls, asgi, the web server, the admin's site; nothing about chat itself.
   - `chatbackend.embedded`: Postgres, Valkey and llama-server out of Python wheels, and `manage.py up`.
   - `chatbackend.accounts`: people, sign-up and invitations.
 - `slots`: llama-servers, their slots and the leases on them. Knows nothing of people or conversations.

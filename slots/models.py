@@ -112,7 +112,7 @@ class Slot(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.server_id}/{self.id_slot}"
+        return f"slot {self.id_slot} of {self.server}"
 
 
 class PastLease(models.Model):

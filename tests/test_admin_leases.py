@@ -103,6 +103,17 @@ def test_a_lease_that_moves_on_between_question_and_button_is_left_alone() -> No
     assert Slot.objects.get(pk=grant.slot).phase == "busy"
 
 
+def test_eviction_itself_goes_by_the_fence_whatever_was_looked_at_before() -> None:
+    server = factories.server(1)
+    grant = factories.leased(server)
+    assert not leases.evict(grant.slot, grant.fence - 1)
+    assert Slot.objects.get(pk=grant.slot).phase == "busy"
+    assert leases.evict(grant.slot, grant.fence)
+    row = Slot.objects.get(pk=grant.slot)
+    assert (row.phase, row.condition, row.stream_id) == ("free", "stopping", grant.stream_id)
+    assert not leases.evict(grant.slot, grant.fence)
+
+
 def test_what_is_no_lease_is_evicted_as_little_as_a_free_slot() -> None:
     factories.server(1)
     free = Slot.objects.get()

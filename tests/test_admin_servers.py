@@ -141,7 +141,7 @@ def test_a_retired_server_keeps_its_history_and_no_lease(fake_llama: FakeLlama, 
     eventually(lambda: Slot.objects.filter(holder=where.pk, phase="idle").exists())
     running = factories.sent(factories.conversation(factories.person("bob")), "Long [[tokens=100 rate=60]]")
     written(running)
-    assert "1 answers under way" in client.get(page(Server, "retire", server.pk)).content.decode()
+    assert "1 answer under way" in client.get(page(Server, "retire", server.pk)).content.decode()
     client.post(page(Server, "retire", server.pk))
     assert not Slot.objects.filter(holder=where.pk).exists()
     assert PastLease.objects.filter(holder=where.pk).latest("fence").ended_by == "moved"

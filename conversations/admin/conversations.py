@@ -168,7 +168,7 @@ class ConversationPage(Page[Conversation]):
         chosen = list(objs)
         count = Message.objects.filter(conversation__in=chosen).count()
         listed = [f"{where.pk}, of {where.owner.username}" for where in chosen]
-        return listed, {"conversations": len(chosen), "messages": count}, set(), []
+        return listed, {"conversation": len(chosen), "message": count}, set(), []
 
     def delete_model(self, request: HttpRequest, obj: Conversation) -> None:
         # Django has a transaction open here; whoever has it open is told after the commit.

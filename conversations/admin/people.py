@@ -42,7 +42,7 @@ class PersonWithConversationsPage(PersonPage):
 
     def losses(self, people: list[User]) -> dict[str, int]:
         theirs = Conversation.objects.filter(owner__in=people)
-        return {"conversations": theirs.count(), "messages": Message.objects.filter(conversation__in=theirs).count()}
+        return {"conversation": theirs.count(), "message": Message.objects.filter(conversation__in=theirs).count()}
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:
         leaving.remove(obj.pk)

@@ -103,6 +103,11 @@ def pill(kind: str, words: str) -> str:
     return format_html('<span class="pill {}">{}</span>', kind, words)
 
 
+def counting(count: int, one: str, more: str = "") -> str:
+    """So many of a thing, in words."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def moment(at: datetime | None) -> str:
     """How long ago, or in how long; the time itself when pointed at."""
     if at is None:

@@ -15,7 +15,7 @@ from django.urls import URLPattern, path, reverse
 
 from slots import orders, servers
 from slots.admin.confirming import Confirmation, confirm
-from slots.admin.reading import Page, pill
+from slots.admin.reading import Page, counting, pill
 from slots.models import Server, Slot
 
 State = Server.State
@@ -40,7 +40,8 @@ def standing(server: Server) -> tuple[str, str, str]:
     if server.state == State.RETIRED:
         return "", "Retired", "No longer used."
     if server.trouble:
-        return "bad", "Not usable", server.trouble
+        draining = server.state == State.DRAINING
+        return "bad", "Draining, not usable" if draining else "Not usable", server.trouble
     if server.state == State.UNKNOWN:
         return "warn", "Not reached yet", "A worker looks once a second."
     if server.state == State.DRAINING:
@@ -103,7 +104,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServerPage(Page[Server]):
-    list_display = ("url", "standing", "model_shown", "places", "context", "origin")
+    list_display = ("address", "standing", "model_shown", "places", "context", "origin")
     list_filter = ("state",)
     ordering = ("url",)
     actions = ("look_at", "drain", "serve", "retire")
@@ -133,7 +134,7 @@ class ServerPage(Page[Server]):
 
     # What is shown
 
-    @admin.display(description="address")
+    @admin.display(description="address", ordering="url")
     def address(self, server: Server) -> str:
         return server.url
 
@@ -269,8 +270,7 @@ class ServerPage(Page[Server]):
         answers = servers.look(server)
         server.refresh_from_db()
         if answers:
-            places = f"{server.total_slots} {'place' if server.total_slots == 1 else 'places'}"
-            found = f"{server.model}, {places} of {server.n_ctx:,} tokens"
+            found = f"{server.model}, {counting(server.total_slots or 0, 'place')} of {server.n_ctx:,} tokens"
             draining = " It is being drained." if server.state == State.DRAINING else ""
             messages.success(request, f"{server.url} answers: {found}.{draining}")
         else:
@@ -317,7 +317,7 @@ def _retiring(chosen: list[Server], back: str) -> Confirmation:
             "conversations kept warm there are read again elsewhere with their next message.",
             "Nothing is deleted: the history of its leases stays, and it can be put back into service.",
         ),
-        items=[f"{server.url}: {orders.busy(server)} answers under way" for server in chosen],
+        items=[f"{server.url}: {counting(orders.busy(server), 'answer')} under way" for server in chosen],
         hidden=[
             ("action", "retire"),
             ("confirmed", "yes"),

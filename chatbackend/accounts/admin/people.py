@@ -192,7 +192,7 @@ class PersonPage(Page[User]):
         """What goes with them, counted, or why they stay."""
         people: list[User] = list(objs)
         kept = [why for person in people if (why := self._why_kept(request, person))]
-        return [person.username for person in people], {"people": len(people), **self.losses(people)}, set(), kept
+        return [person.username for person in people], self.losses(people), set(), kept
 
     def _why_kept(self, request: HttpRequest, person: User) -> str | None:
         if not _reaches(request, person):
@@ -204,7 +204,7 @@ class PersonPage(Page[User]):
         return None
 
     def losses(self, people: list[User]) -> dict[str, int]:
-        """What else is lost with these people, counted by its name."""
+        """What is lost with these people, counted by its name."""
         return {}
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
