@@ -22,7 +22,7 @@ export class Messages {
     this.atEnd = true;
     scroller.addEventListener("scroll", () => this.#look(), { passive: true });
     // The box grows, the keyboard comes, the window changes: who was at the end stays there.
-    new ResizeObserver(() => this.atEnd && this.scrollToEnd()).observe(scroller);
+    new ResizeObserver(() => this.atEnd && this.#stay()).observe(scroller);
   }
 
   clear() {
@@ -60,13 +60,19 @@ export class Messages {
     const below = this.scroller.scrollHeight - this.scroller.scrollTop;
     const first = this.list.querySelector("article");
     change();
-    if (this.atEnd) this.scrollToEnd();
+    if (this.atEnd) this.#stay();
     else if (first !== this.list.querySelector("article")) this.scroller.scrollTop = this.scroller.scrollHeight - below;
     this.#look();
   }
 
+  #stay() {
+    if (this.list.childElementCount) this.scrollToEnd();
+  }
+
+  /** The card of the first minutes is read from its beginning: only messages have an end to stay at. */
   #look() {
-    this.atEnd = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop < NEAR;
+    const below = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop;
+    this.atEnd = below < NEAR || !this.list.childElementCount;
     this.toEnd.hidden = this.atEnd;
   }
 
