@@ -14,6 +14,7 @@ from rest_framework import serializers
 from conversations import text
 
 MAX_TOKENS = (1, 8192)
+DEFAULT_MAX_TOKENS = 512
 TEMPERATURE = (0.0, 2.0)
 KINDS = {
     bool: "true or false",

@@ -12,6 +12,7 @@ from django.db import connection
 from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
+from conversations.fields import DEFAULT_MAX_TOKENS
 from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Ending, Gone
 from conversations.worker.storage import AWAY, persist
@@ -35,7 +36,6 @@ from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_TOKENS = 512
 DEFAULT_TEMPERATURE = 0.8  # llama-server's own
 STOP_PATIENCE = 5.0  # seconds from the wish to stop until the person is let go whatever the server does
 REPEATED = 32  # code points: a first delta that begins with so long an answer so far repeats it (llama.cpp b11434)
