@@ -294,9 +294,8 @@ def _orders(server: Server) -> list[dict[str, str]]:
     offered = {
         State.READY: ("look", "drain"),
         State.DRAINING: ("look", "serve"),
-        State.UNKNOWN: ("look",),
         State.RETIRED: ("serve",),
-    }[State(server.state)]
+    }.get(State(server.state), ("look",))
     labels = {"look": "Look now", "drain": "Drain", "serve": "Put back into service"}
     buttons = [
         {"address": reverse(f"admin:slots_server_{name}", args=[server.pk]), "label": labels[name]} for name in offered
