@@ -98,7 +98,8 @@ class LiveHtml:
             self._due(answer, self._clock())
         elif frame["part"] == "text":
             answer.text += frame["text"]
-            self._due(answer, max(self._clock(), answer.not_before))
+            if answer.due is None:
+                self._due(answer, max(self._clock(), answer.not_before))
 
     def due_in(self) -> float | None:
         """Seconds until something is to be rendered; None while there is nothing."""

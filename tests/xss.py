@@ -16,7 +16,7 @@ MATH = {
 CLASS = re.compile(r"code|code-head|md-[a-z]+")
 SHORT_LENGTH = re.compile(r"\+?\d?(\.\d{1,4})?(em|ex|pt|px)?")
 WORD = re.compile(r"[a-z0-9-]{1,20}")
-LINK = re.compile(r"(https?:|mailto:)", re.IGNORECASE)
+LINK = re.compile(r"https?://[^/]|mailto:.", re.IGNORECASE)
 # What each attribute may say, wherever it stands.
 VALUES = {
     "class": CLASS,

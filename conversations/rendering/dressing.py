@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from conversations.rendering import formulas, highlighting
-from conversations.rendering.sanitizing import SCHEMES
+from conversations.rendering.budget import Budget
 
 _PARTS = re.compile(
     r'<pre><code(?: class="language-(?P<language>[^">]*)")?[^>]*>(?P<code>[^<]*)</code></pre>'
@@ -21,7 +21,9 @@ _PARTS = re.compile(
     r"|<input (?P<task>[^>]*)/> ?"
     r"|(?P<table></?table>)"
 )
-_SCHEME = re.compile(r"([a-z]+):", re.IGNORECASE)
+# `https:x` would lead somewhere into this site.
+_LEADS_OUT = re.compile(r"https?://[^/]|mailto:.", re.IGNORECASE)
+SECONDS = 0.1  # of a processor, on the colours and formulas of one text
 LONGEST_LANGUAGE = 30  # shown; code points
 
 
@@ -31,8 +33,9 @@ class Dresser:
     def __init__(self, final: bool) -> None:
         self._final = final
         self._links: list[bool] = []  # of the links that are open, whether each is shown as one
-        self._colours = highlighting.Allowance()
-        self._formulas = formulas.Allowance()
+        budget = Budget(SECONDS)
+        self._colours = highlighting.Allowance(budget)
+        self._formulas = formulas.Allowance(budget)
         self._makers: dict[str, Callable[[re.Match[str]], str]] = {
             "code": self._code,
             "formula": self._formula,
@@ -92,5 +95,4 @@ class Dresser:
 
 
 def _leads_out(address: str) -> bool:
-    scheme = _SCHEME.match(address)
-    return scheme is not None and scheme[1].lower() in SCHEMES
+    return _LEADS_OUT.match(address) is not None

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 from latex2mathml import exceptions
 from latex2mathml.converter import Converter
 
+from conversations.rendering.budget import Budget
 from conversations.rendering.sanitizing import ATTRIBUTES, MATH, VALUES
 
 LONGEST = 1_500  # code points of one formula
@@ -36,19 +37,20 @@ _REFUSED = (
 class Allowance:
     """How much of one text may still be set as formulas."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._left = MOST
+        self._budget = budget
 
     def mathml(self, source: str, block: bool) -> str | None:
         """A `math` element; None for what is no formula, or defines macros: those grow without bound."""
-        if len(source) > min(LONGEST, self._left) or _DEFINES.search(source):
+        if len(source) > min(LONGEST, self._left) or self._budget.is_spent() or _DEFINES.search(source):
             return None
         self._left -= len(source)
-        try:
-            tree = Converter(display="block" if block else "inline").convert_to_element(source)
-            return _written(tree)
-        except _REFUSED:
-            return None
+        with self._budget.spending():
+            try:
+                return _written(Converter(display="block" if block else "inline").convert_to_element(source))
+            except _REFUSED:
+                return None
 
 
 class _TooDeep(ValueError):

@@ -17,6 +17,8 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Generic, Keyword, Literal, Name, Number, Operator, String, _TokenType
 
+from conversations.rendering.budget import Budget
+
 # By the lexer's name; names that models put on a fence.
 LANGUAGES = {
     "bash": ("sh", "shell", "zsh", "console", "shell-session", "terminal"),
@@ -70,7 +72,6 @@ LANGUAGES = {
 MOST_CODE = 20_000  # code points of one text; the rest of its code stays plain
 LONGEST_LINE = 1_000
 LONGEST_GAP = 200  # of white space
-SECONDS = 0.1  # of one text, on a processor
 
 _CLASSES = (
     (Comment, "comment"),
@@ -103,9 +104,9 @@ _GAP = re.compile(rf"\s{{{LONGEST_GAP}}}")
 class Allowance:
     """How much code of one text may still be coloured."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._left = MOST_CODE
-        self._seconds = SECONDS
+        self._budget = budget
 
     def highlighted(self, code: str, language: str) -> str | None:
         """`code` as HTML; None where it should stay as it is."""
@@ -113,13 +114,11 @@ class Allowance:
         if name is None or len(code) > self._left or _hostile(code):
             return None
         self._left -= len(code)
-        began = time.thread_time()
-        try:
-            return _coloured(_tokens(name, code, began + self._seconds))
-        except _TooSlow:
-            return None
-        finally:
-            self._seconds -= time.thread_time() - began
+        with self._budget.spending() as until:
+            try:
+                return _coloured(_tokens(name, code, until))
+            except _TooSlow:
+                return None
 
 
 class _TooSlow(Exception):
