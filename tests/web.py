@@ -152,7 +152,8 @@ class Tab:
                 if state := message["generation"]:
                     self._replace(state["id"], message["text"], state)
         elif frame["type"] == "message.created":
-            self._replace(frame["messages"][1]["generation"]["id"], "", frame["messages"][1]["generation"])
+            answer = frame["messages"][1]
+            self._replace(answer["generation"]["id"], answer["text"], answer["generation"])
         elif "seq" in frame and frame["type"] != "message.html":
             key = frame["generation"]
             assert frame["seq"] == self.seq[key] + 1, f"a hole: {self.seq[key]}, then {frame}"
