@@ -56,11 +56,11 @@ def test_somebody_without_rights_is_told_so(site: Site) -> None:
 def test_an_answer_that_is_evicted_while_it_runs_loses_nothing(site: Site) -> None:
     site.own_web()
     site.worker()
-    alice = site.person().say("A story [[tokens=120 rate=20]]").begins_to_answer()
+    alice = site.person().say("A story [[tokens=400 rate=20]]").begins_to_answer()
     slot = soon(lambda: Slot.objects.filter(phase="busy").first())
     assert slot
     admin = site.administrator(f"/admin/slots/slot/{slot.pk}/change/")
     admin.page.get_by_role("link", name="Evict").click()
     admin.page.get_by_role("button", name="Evict").click()
     expect(admin.page.get_by_text("Evicted:")).to_be_visible()
-    alice.is_answered()
+    alice.is_answered(timeout=90)
