@@ -114,9 +114,10 @@ class Allowance:
         if name is None or len(code) > self._left or _hostile(code):
             return None
         self._left -= len(code)
+        lexer = _lexer(name)  # making it takes long, and once in a process: not at the cost of this text
         with self._budget.spending() as until:
             try:
-                return _coloured(_tokens(name, code, until))
+                return _coloured(_tokens(lexer, code, until))
             except _TooSlow:
                 return None
 
@@ -125,8 +126,8 @@ class _TooSlow(Exception):
     pass
 
 
-def _tokens(name: str, code: str, until: float) -> Iterator[tuple[str, str]]:
-    for kind, words in _lexer(name).get_tokens(code):
+def _tokens(lexer: Lexer, code: str, until: float) -> Iterator[tuple[str, str]]:
+    for kind, words in lexer.get_tokens(code):
         if time.thread_time() > until:
             raise _TooSlow
         yield _class(kind), words
