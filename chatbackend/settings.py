@@ -189,6 +189,10 @@ LEASE_TTL = environment.seconds("LEASE_TTL", 10)
 LEASE_HEARTBEAT = environment.seconds("LEASE_HEARTBEAT", 3)
 LEASE_IDLE_TTL = environment.seconds("LEASE_IDLE_TTL", 600)
 LEASE_REAP_GRACE = environment.seconds("LEASE_REAP_GRACE", 10)
+# The queue: answers of one person that are written at once and that wait, and what waits of everybody together.
+QUEUE_RUNNING_PER_PERSON = environment.whole("QUEUE_RUNNING_PER_PERSON", 2, 1)
+QUEUE_WAITING_PER_PERSON = environment.whole("QUEUE_WAITING_PER_PERSON", 10, 1)
+QUEUE_LENGTH = environment.whole("QUEUE_LENGTH", 500, 1)
 LLAMA_SERVERS = environment.words("LLAMA_SERVERS")
 LLAMA_SILENCE = environment.seconds("LLAMA_SILENCE", 120)
 

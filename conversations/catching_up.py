@@ -3,10 +3,10 @@
 import json
 from uuid import UUID
 
-from conversations import access, errors, frames, history, rendered
+from conversations import access, errors, frames, history, places, rendered
 from conversations.following import Silent
 from conversations.frames import Frame
-from slots import servers
+from conversations.models import Generation
 
 MOST_BYTES = 900_000  # of messages in a snapshot: many websocket clients take frames up to 1 MiB only
 LAST_TURN = 2  # a question and its answer
@@ -51,9 +51,11 @@ def news(person: int, silent: Silent) -> list[Frame] | None:
 
 def _place(now: history.Progress, told: Silent) -> list[Frame] | None:
     """A place moves, and a server comes or goes, also while no worker is there to say so."""
-    if now.place is None:
+    if now.status != Generation.Status.QUEUED:
         return [] if told.place is None else None  # it has begun, and shows nothing of it yet
-    reason = servers.why_none(now.model)
-    if (now.place, reason) == (told.place, told.reason):
-        return []
-    return [frames.queued(now.conversation, now.id, now.place, reason)]
+    place = places.board.look().get(now.id)
+    if place is None:
+        return []  # it has just come, or is about to begin: the next look tells
+    frame = frames.placed(place)
+    news = (frame["place"], frame["reason"], frame["estimate"]) != (told.place, told.reason, told.estimate)
+    return [frame] if news else []

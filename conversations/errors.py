@@ -78,6 +78,22 @@ class TurnInProgress(ChatError):
     detail = "An answer is still being written in this conversation: wait for it or stop it."
 
 
+class TooManyWaiting(ChatError):
+    """Of one person. `retry_after`: seconds until one of them has probably begun."""
+
+    code = "too_many_waiting"
+    status = 429
+    retryable = True
+
+
+class QueueFull(ChatError):
+    """Of everybody together. `retry_after`: seconds until somebody's turn has probably begun."""
+
+    code = "queue_full"
+    status = 429
+    retryable = True
+
+
 class NotSignedIn(ChatError):
     code = "not_signed_in"
     status = 401

@@ -31,6 +31,7 @@ class Silent:
     seq: int
     place: int | None = None
     reason: str | None = None
+    estimate: Frame | None = None
 
 
 @dataclass(slots=True)
@@ -39,8 +40,9 @@ class _Told:
     seq: int
     live: bool
     heard_at: float
-    place: int | None = None  # in the queue, and why nothing moves there, as the client was told last
+    place: int | None = None  # in the queue, why nothing moves there, and how long it takes: as it was told last
     reason: str | None = None
+    estimate: Frame | None = None
 
 
 class Following:
@@ -59,7 +61,9 @@ class Following:
     def begin(self, state: Frame) -> None:
         """The client was given this state of a generation (a `generation` object of a frame), whole."""
         live = state["status"] in _LIVE
-        self._told[state["id"]] = _Told(state["conversation"], state["seq"], live, self._clock(), state.get("place"))
+        told = _Told(state["conversation"], state["seq"], live, self._clock(), state.get("place"))
+        told.estimate = state.get("estimate")
+        self._told[state["id"]] = told
 
     def await_snapshot(self, generation: str, conversation: str) -> None:
         """The client has nothing of it yet, and Postgres could not be asked: whatever comes first leads to asking."""
@@ -73,11 +77,11 @@ class Following:
         told.heard_at = self._clock()
         seq = frame.get("seq")
         if seq is None:  # its place or its prefill: the newest counts
-            told.place, told.reason = frame.get("place"), frame.get("reason")
+            told.place, told.reason, told.estimate = frame.get("place"), frame.get("reason"), frame.get("estimate")
             return Fit.NEXT if told.live else Fit.OLD
         if seq != told.seq + 1:
             return Fit.OLD if seq <= told.seq else Fit.HOLE
-        told.seq, told.place, told.reason = seq, None, None
+        told.seq, told.place, told.reason, told.estimate = seq, None, None, None
         told.live = frame.get("status", Generation.Status.RUNNING) in _LIVE
         return Fit.NEXT
 
@@ -98,7 +102,8 @@ class Following:
         for generation, told in self._told.items():
             if told.live and now - told.heard_at >= SILENCE:
                 told.heard_at = now
-                found.append(Silent(told.conversation, UUID(generation), told.seq, told.place, told.reason))
+                about = (told.place, told.reason, told.estimate)
+                found.append(Silent(told.conversation, UUID(generation), told.seq, *about))
         return found
 
     def forget(self, generation: str) -> None:

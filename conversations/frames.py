@@ -5,8 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from conversations.errors import ChatError
+from conversations.estimate import Estimate
 from conversations.history import GenerationView, MessageView
 from conversations.models import Conversation
+from conversations.places import Place
 
 Frame = dict[str, Any]
 
@@ -68,10 +70,16 @@ def created(client_id: UUID, question: MessageView, answer: MessageView) -> Fram
     }
 
 
-def queued(conversation_id: UUID, generation_id: UUID, place: int, reason: str | None) -> Frame:
-    """`reason` is a sentence when nothing can be answered at the moment, else null."""
+def queued(
+    conversation_id: UUID, generation_id: UUID, place: int, reason: str | None, estimate: Estimate | None = None
+) -> Frame:
+    """`reason` is a sentence when it is not those before it that it waits for, else null; `estimate` is in seconds."""
     about = _about("generation.queued", conversation_id, generation_id)
-    return {**about, "place": place, "reason": reason}
+    return {**about, "place": place, "reason": reason, "estimate": _range(estimate)}
+
+
+def placed(place: Place) -> Frame:
+    return queued(place.conversation, place.generation, place.place, place.reason, place.estimate)
 
 
 def prefill(conversation_id: UUID, generation_id: UUID, progress: dict[str, int], cause: str | None) -> Frame:
@@ -148,6 +156,7 @@ def _state(view: GenerationView) -> Frame:
         "id": str(view.id),
         "conversation": str(view.conversation),
         "place": view.place,
+        "estimate": _range(view.estimate),
         **_result(view),
     }
 
@@ -162,6 +171,10 @@ def _result(view: GenerationView) -> Frame:
         "usage": view.usage,
         "timings": view.timings,
     }
+
+
+def _range(estimate: Estimate | None) -> Frame | None:
+    return estimate._asdict() if estimate else None
 
 
 def _about(type_: str, conversation_id: UUID, generation_id: UUID) -> Frame:

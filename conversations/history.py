@@ -12,7 +12,8 @@ from typing import Any
 
 from django.db import connection
 
-from conversations import errors
+from conversations import errors, places
+from conversations.estimate import Estimate
 from conversations.models import Chunk, Conversation, Generation
 
 # The newest generation of a message decides what is shown beside it.
@@ -31,14 +32,13 @@ LEFT JOIN LATERAL (
   SELECT max(c.seq) AS seq, string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
          string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 1) AS reasoning
   FROM conversations_chunk c WHERE c.generation_id = g.id) k ON true
-LEFT JOIN conversations_queue q ON q.id = g.id
+LEFT JOIN LATERAL (SELECT place FROM conversations_queue WHERE id = g.id AND g.status = 'queued') q ON true
 ORDER BY path.depth DESC"""
 
 _PROGRESS = """
-SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq), q.place, g.model
+SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq)
 FROM conversations_generation g
 LEFT JOIN LATERAL (SELECT max(seq) AS seq FROM conversations_chunk WHERE generation_id = g.id) k ON true
-LEFT JOIN conversations_queue q ON q.id = g.id
 WHERE g.owner_id = %(owner)s AND g.id = ANY(%(generations)s)"""
 
 SNAPSHOT_MESSAGES = 100
@@ -55,6 +55,7 @@ class GenerationView:
     status: str
     seq: int
     place: int | None
+    estimate: Estimate | None  # not at once: it is read for all who wait together
     text: str
     reasoning: str
     error: dict[str, Any] | None
@@ -88,8 +89,6 @@ class Progress:
     conversation: uuid.UUID
     status: str
     seq: int
-    place: int | None
-    model: str
 
     @property
     def live(self) -> bool:
@@ -171,8 +170,9 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
     message, _parent, _role, _at, text, reasoning, id_, status, seq, error, usage, timings, finish_reason, place = row
+    waits = places.board.look().get(id_) if place else None
     return GenerationView(
-        id_, conversation, message, status, seq, place, text, reasoning,
+        id_, conversation, message, status, seq, place, waits.estimate if waits else None, text, reasoning,
         _json(error), _json(usage), _json(timings), finish_reason,
     )  # fmt: skip
 
@@ -190,6 +190,7 @@ def _older(found: Generation, message: MessageView) -> GenerationView:
         status=found.status,
         seq=found.seq,
         place=None,
+        estimate=None,
         text=message.text,
         reasoning=message.reasoning,
         error=found.error,

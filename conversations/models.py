@@ -114,6 +114,10 @@ class Generation(models.Model):
     error = models.JSONField(null=True, blank=True)
     usage = models.JSONField(null=True, blank=True)
     timings = models.JSONField(null=True, blank=True)
+    # What its person was told first of how long it would wait for its first token, in seconds from then on.
+    estimated_at = models.DateTimeField(null=True, blank=True)
+    estimate_low = models.PositiveIntegerField(null=True, blank=True)
+    estimate_high = models.PositiveIntegerField(null=True, blank=True)
 
     class Meta:
         default_permissions = ()
@@ -171,6 +175,34 @@ class Chunk(models.Model):
         return f"{self.generation_id}/{self.seq}"
 
 
+class Person(models.Model):
+    """A person as the queue knows them. Sends lock the row, so that their limit is counted one after the other."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    served_at = models.DateTimeField(null=True, blank=True)  # when a turn of theirs began last: who had one waits
+
+    class Meta:
+        default_permissions = ()
+        verbose_name_plural = "people"
+
+    def __str__(self) -> str:
+        return f"person {self.pk}"
+
+
+class Telling(models.Model):
+    """The one row that says which worker tells the places, until when."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+    worker = models.UUIDField()
+    until = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} until {self.until}"
+
+
 class Waiting(models.Model):
     """A queued generation and its place; the one definition of the order (view `conversations_queue`)."""
 
@@ -178,8 +210,13 @@ class Waiting(models.Model):
         Generation, on_delete=models.DO_NOTHING, primary_key=True, db_column="id", related_name="waiting"
     )
     conversation = models.ForeignKey(Conversation, on_delete=models.DO_NOTHING, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.DO_NOTHING, related_name="+")
     model = models.TextField()
-    place = models.IntegerField()
+    began = models.BooleanField()  # its server or worker went: it goes on before anybody begins
+    running = models.IntegerField()  # answers of its person that are being written
+    share = models.IntegerField()  # how many their person has with this one, those being written included
+    position = models.IntegerField()  # in the order in which turns begin, over all models
+    place = models.IntegerField()  # among those that wait for the same model, or for any
 
     class Meta:
         default_permissions = ()

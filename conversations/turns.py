@@ -15,16 +15,17 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from conversations import claims, errors, history, text, titles, unfinished
+from conversations import claims, errors, estimate, history, queue, text, titles, unfinished
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
+from conversations.places import Place
 from slots import leases
 from slots.models import Server, Slot
 
@@ -32,14 +33,20 @@ ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
 WORK_CHANNEL = "chatbackend_work"  # NOTIFY: something was queued, stopped or released; a hint, polling is the truth
 
-_QUEUE_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"
-
 _FOLD = """
 WITH folded AS (DELETE FROM conversations_chunk WHERE generation_id = %(generation)s RETURNING part, seq, text)
 UPDATE conversations_message m
 SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 0), ''),
     reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), '')
 FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
+
+_NOTE = """
+WITH untold AS (
+  SELECT g.id, told.low, told.high FROM conversations_generation g
+  JOIN unnest(%(generations)s::uuid[], %(low)s::integer[], %(high)s::integer[]) AS told (id, low, high) USING (id)
+  WHERE g.status = 'queued' AND g.estimated_at IS NULL FOR NO KEY UPDATE OF g SKIP LOCKED)
+UPDATE conversations_generation g SET estimated_at = statement_timestamp(), estimate_low = low, estimate_high = high
+FROM untold WHERE g.id = untold.id"""
 
 
 class Gone(Exception):
@@ -83,7 +90,7 @@ def send(
     """Store a person's message and queue its answer, exactly once per `client_id`.
 
     `to_leaf` answers the newest message of the conversation and ignores `parent`. Raises NotFound, TextEmpty,
-    TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress; then nothing is stored.
+    TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
     """
     words = _checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
@@ -93,6 +100,7 @@ def send(
         after = where.leaf_id if to_leaf else parent
         _refuse_second(where, after)
         _check_parent(where, after)
+        queue.admit(owner)
         if not (where.title or where.leaf_id):
             Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
         return Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
@@ -104,7 +112,7 @@ def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
     """Queue another answer to the question that `message` answers, exactly once per `client_id`.
 
     Both answers stay; the conversation goes on from the new one. Raises NotFound, NotAnAnswer, ClientIdReused,
-    TurnInProgress; then nothing is stored.
+    TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
     """
     old = Message.objects.filter(pk=message, conversation__owner=owner).select_related("parent").first()
     if old is None:
@@ -116,6 +124,7 @@ def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
 
     def ask_again(where: Conversation) -> Message:
         _refuse_second(where, question.pk)
+        queue.admit(owner)
         return question
 
     return _begin(wish, ask_again)
@@ -144,10 +153,10 @@ def cancel(owner: int, generation: uuid.UUID) -> Generation:
 def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     """Start the first waiting generation that a slot of `servers` can be had for; None when there is none."""
     with transaction.atomic():
-        _lock_queue()
+        queue.lock()
         full: set[str] = set()
-        served = Server.objects.filter(pk__in=servers).values("model")
-        for head in Waiting.objects.filter(Q(model="") | Q(model__in=served)).order_by("place")[:HEADS]:
+        models = list(Server.objects.filter(pk__in=servers).values_list("model", flat=True))
+        for head in queue.heads(models, HEADS):
             if head.model not in full:
                 try:
                     return _start(head, worker, servers)
@@ -165,7 +174,7 @@ def take_overs(worker: uuid.UUID, servers: Sequence[int]) -> list[Claim]:
     """
     taken = []
     with transaction.atomic():
-        _lock_queue()
+        queue.lock()
         expired = Slot.objects.filter(phase=Slot.Phase.BUSY, expires_at__lt=Now(), server__in=servers)
         fences = list(expired.values_list("fence", flat=True))
         running_on = list(Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=fences))
@@ -186,7 +195,7 @@ def rescue() -> list[tuple[uuid.UUID, uuid.UUID]]:
     """
     interrupted = []
     with transaction.atomic():
-        _lock_queue()
+        queue.lock()
         busy = Slot.objects.filter(fence=OuterRef("fence"), phase=Slot.Phase.BUSY)
         for lost in Generation.objects.filter(~Exists(busy), status=Generation.Status.RUNNING):
             if lost.attempt < ATTEMPTS or lost.stop_asked_at:
@@ -219,12 +228,25 @@ def another_attempt(held: Claim) -> Claim:
 def finish(held: Claim, ending: Ending) -> int:
     """End it: fold its chunks into the message; its final `seq`. The lease stays until the slot is quiet.
 
-    Raises LeaseLost; Gone when the conversation was deleted meanwhile.
+    What estimates are made from is noted beside its timings. Raises LeaseLost; Gone when the conversation was deleted
+    meanwhile.
     """
     with leases.fenced(held.grant):
+        if ending.timings is not None:
+            noted = estimate.measured(held.generation, held.grant.server, ending.timings)
+            ending = replace(ending, timings=noted)
         if not _end(held.generation, held.grant.fence, ending):
             raise Gone(f"generation={held.generation} fence={held.grant.fence}")
         return Generation.objects.values_list("seq", flat=True).get(pk=held.generation)
+
+
+def note_estimates(told: Sequence[Place]) -> None:
+    """Keep what was told first of how long each waits; one that is just being claimed is left out."""
+    known = [(place.generation, *place.estimate) for place in told if place.untold and place.estimate]
+    if known:
+        generations, low, high = zip(*known, strict=True)
+        with connection.cursor() as cursor:
+            cursor.execute(_NOTE, {"generations": list(generations), "low": list(low), "high": list(high)})
 
 
 def wake() -> None:
@@ -311,12 +333,6 @@ def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
         raise errors.ParentUnknown
 
 
-def _lock_queue() -> None:
-    leases.end_if_paused()
-    with connection.cursor() as cursor:
-        cursor.execute(_QUEUE_LOCK)
-
-
 def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
     """In a savepoint of its own: a generation cancelled this moment gives its slot back by rolling back."""
     with transaction.atomic():
@@ -333,6 +349,7 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
         )
         if not started:
             raise _NotNow
+        queue.served(head.owner_id)
         return claims.read(grant, head.pk)
 
 

@@ -19,6 +19,8 @@ FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
 START_SECONDS = 60
 # Short times, so that tests of expiry wait for seconds; three heartbeats to a life as in production.
 TIMINGS = {"LEASE_TTL": "2", "LEASE_HEARTBEAT": "0.5", "LEASE_REAP_GRACE": "2"}
+# One person of a test may fill every slot: what the limits do is tried where it is the point.
+LIMITS = {"QUEUE_RUNNING_PER_PERSON": "50", "QUEUE_WAITING_PER_PERSON": "100"}
 NOT_OURS = ("LLAMA_SERVERS", "LLAMA_SERVER_BIN", "LLAMA_MODEL", "LLAMA_ARGS", "HOST", "PORT", "SIGNUP", "SECRET_KEY")
 
 
@@ -68,7 +70,7 @@ def _start() -> tuple[Path, Service, Service]:
     cache.start()
     for name in NOT_OURS:
         os.environ.pop(name, None)
-    os.environ |= TIMINGS | {
+    os.environ |= TIMINGS | LIMITS | {
         "STATE_DIR": str(state),
         "DATABASE_URL": paths.postgres_url(sockets),
         "REDIS_URL": paths.valkey_url(sockets),

@@ -6,7 +6,7 @@ import uuid
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from conversations import errors, history, turns
+from conversations import errors, history, queue, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
 from conversations.turns import Ending, Gone, Turn
@@ -274,7 +274,7 @@ def test_a_worker_that_is_paused_while_it_claims_does_not_stop_the_queue(monkeyp
     def sleeper() -> None:
         try:
             with transaction.atomic():
-                turns._lock_queue()
+                queue.lock()
                 asleep.set()
                 awake.wait()
         except AWAY as error:

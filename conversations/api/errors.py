@@ -43,7 +43,8 @@ def answer(error: Exception, context: dict[str, Any]) -> Response | None:
         logger.error("%s: %s", type(error).__name__, str(error).strip())
         error = errors.Unavailable()
     if isinstance(error, errors.ChatError):
-        response = Response(frames.error_body(error), status=error.status, content_type=JSON)
+        headers = {"Retry-After": str(seconds)} if (seconds := error.more.get("retry_after")) else {}
+        response = Response(frames.error_body(error), status=error.status, headers=headers, content_type=JSON)
         return failures.logged(response)
     if isinstance(error, exceptions.ValidationError):
         return Response(frames.error_body(invalid(error)), status=400, content_type=JSON)

@@ -62,12 +62,20 @@ class Usage(serializers.Serializer[Any]):
     completion_tokens = serializers.IntegerField()
 
 
+class EstimateOutput(serializers.Serializer[Any]):
+    low = serializers.IntegerField()
+    high = serializers.IntegerField()
+
+
 class GenerationState(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     conversation = serializers.UUIDField()
     message = serializers.UUIDField(help_text="The answer it writes.")
     status = serializers.ChoiceField(choices=Generation.Status.choices)
     place = serializers.IntegerField(allow_null=True, help_text="In the queue, from 1.")
+    estimate = EstimateOutput(
+        allow_null=True, help_text="Seconds until its first token, while it waits; null until something is known."
+    )
     seq = serializers.IntegerField(help_text="Events so far.")
     finish_reason = serializers.CharField()
     error = Problem(allow_null=True)
@@ -130,6 +138,10 @@ class ProblemOutput(Problem):
         required=False,
         help_text="With code `invalid`: what is wrong, by field.",
     )
+
+
+class TryLaterOutput(Problem):
+    retry_after = serializers.IntegerField(help_text="Seconds, as in the Retry-After header.")
 
 
 class TurnInProgressOutput(Problem):

@@ -111,6 +111,7 @@ class Messages(View):
             **ACCEPTED,
             409: shapes.TurnInProgressOutput,
             413: shapes.ProblemOutput,
+            429: shapes.TryLaterOutput,
             **REFUSED,
             **ABSENT,
         },
@@ -131,7 +132,13 @@ class Regenerate(View):
     @extend_schema(
         operation_id="messages_regenerate",
         request=shapes.RegenerateInput,
-        responses={**ACCEPTED, 409: shapes.TurnInProgressOutput, **REFUSED, **ABSENT},
+        responses={
+            **ACCEPTED,
+            409: shapes.TurnInProgressOutput,
+            429: shapes.TryLaterOutput,
+            **REFUSED,
+            **ABSENT,
+        },
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Ask the model for another answer to the same message.

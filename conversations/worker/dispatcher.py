@@ -1,4 +1,4 @@
-"""Gives waiting generations to slots: rescues, takes over, claims, and tells the waiting their places."""
+"""Gives waiting generations to slots: rescues, takes over, claims; and has them told their places."""
 
 import logging
 import random
@@ -8,17 +8,16 @@ from uuid import UUID
 
 from django.db import Error, connection
 
-from conversations import events, frames, turns
+from conversations import events, turns
 from conversations.claims import Claim
-from conversations.models import Waiting
 from conversations.worker.running import ended
+from conversations.worker.teller import Teller
 from slots import servers
 from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # polling is the truth, NOTIFY a hint
-MOST_TOLD = 1000
 
 
 class Dispatcher:
@@ -26,7 +25,7 @@ class Dispatcher:
         self._worker, self._watch, self._start = worker, watch, start
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._told: dict[UUID, tuple[int, str | None]] = {}
+        self._teller = Teller(worker)
 
     def wake(self) -> None:
         self._wake.set()
@@ -37,7 +36,7 @@ class Dispatcher:
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            self._wake.wait(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311  spreads workers, guards nothing
+            self._wake.wait(self._pause())
             self._wake.clear()
             try:
                 self.round()
@@ -55,7 +54,12 @@ class Dispatcher:
         if usable := servers.usable(reachable):
             while not self._stopped.is_set() and (claimed := turns.claim(self._worker, usable)):
                 self._begin(claimed)
-        self._tell_places()
+        self._teller.tell()
+
+    def _pause(self) -> float:
+        poll = POLL_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311  spreads workers, guards nothing
+        due = self._teller.due_in()
+        return min(poll, due) if due > 0 else poll
 
     def _begin(self, claim: Claim) -> None:
         grant = claim.grant
@@ -64,13 +68,3 @@ class Dispatcher:
             claim.generation, claim.attempt, grant.slot, grant.fence, grant.warm, grant.taken_over, claim.replay_cause,
         )  # fmt: skip
         self._start(claim)
-
-    def _tell_places(self) -> None:
-        """To each whose place or reason changed since this worker last said it; places are absolute and may be lost."""
-        waiting = list(Waiting.objects.order_by("place")[:MOST_TOLD])
-        reasons = {model: servers.why_none(model) for model in {one.model for one in waiting}}
-        told = {one.pk: (one.place, reasons[one.model]) for one in waiting}
-        for one in waiting:
-            if self._told.get(one.pk) != told[one.pk]:
-                events.publish(one.conversation_id, frames.queued(one.conversation_id, one.pk, *told[one.pk]))
-        self._told = told

@@ -33,7 +33,8 @@ export class Conversation {
     const message = this.messages.find((one) => one.generation?.id === frame.generation);
     if (!message) return NOTHING; // on a branch that is not shown
     if (frame.type === "generation.queued") {
-      Object.assign(message.generation, { status: "queued", place: frame.place, reason: frame.reason, prefill: null });
+      const { place, reason, estimate } = frame;
+      Object.assign(message.generation, { status: "queued", place, reason, estimate, prefill: null });
     } else if (frame.type === "generation.prefill") {
       Object.assign(message.generation, { status: "running", prefill: frame });
     } else if (frame.type === "generation.delta") {

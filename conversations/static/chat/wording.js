@@ -15,14 +15,22 @@ const CAUSES = {
 const number = new Intl.NumberFormat("en-US");
 
 /** What a live generation is doing, as long as no text comes. */
-export function progress({ status, place, reason, prefill }) {
+export function progress({ status, place, estimate, reason, prefill }) {
   if (status === "queued") {
     if (reason) return `Waiting: ${reason}`;
-    return place ? `Place ${place} in the queue` : "Waiting";
+    if (!place) return "Waiting";
+    return estimate ? `Place ${place} in the queue, about ${range(estimate)}` : `Place ${place} in the queue`;
   }
   if (!prefill) return "Starting";
   const reading = `eading ${number.format(prefill.processed)} of ${number.format(prefill.total)}`;
   return prefill.replay_cause ? `Picking up the conversation: r${reading}` : `R${reading}`;
+}
+
+/** "20 to 40 s", from two minutes on in minutes. */
+function range({ low, high }) {
+  const [unit, name] = high < 120 ? [1, "s"] : [60, "min"];
+  const [from, to] = [Math.round(low / unit), Math.round(high / unit)];
+  return from === to ? `${to} ${name}` : `${from} to ${to} ${name}`;
 }
 
 /** What is worth knowing of an answer that has ended; empty when nothing is. */

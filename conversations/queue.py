@@ -1,0 +1,109 @@
+"""Who is let into the queue, who is served next, and which worker tells the places.
+
+The order is the view `conversations_queue`: people take turns, and within a person the oldest is first. Claim, place
+and estimate read it.
+"""
+
+import math
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import Count, Q
+
+from conversations import errors, places
+from conversations.models import Generation, Person, Waiting
+from conversations.places import Place
+from slots import leases
+
+UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
+TELLING_SECONDS = 3.0  # after which another worker tells the places: three readings
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"
+
+_SERVED = """
+INSERT INTO conversations_person (user_id, served_at) VALUES (%s, statement_timestamp())
+ON CONFLICT (user_id) DO UPDATE SET served_at = excluded.served_at"""
+
+_LEAD = """
+INSERT INTO conversations_telling AS told (id, worker, until)
+VALUES (1, %(worker)s, statement_timestamp() + %(seconds)s * interval '1 s')
+ON CONFLICT (id) DO UPDATE SET worker = excluded.worker, until = excluded.until
+WHERE told.worker = excluded.worker OR told.until < statement_timestamp()
+RETURNING 1"""
+
+
+def admit(person: int) -> None:
+    """Let one more of `person` wait, until the end of the transaction, in which it is queued.
+
+    The person's row is locked, so of any number of sends at once none passes their limit. That of everybody together
+    is counted without a lock: it may be passed by as many as threads of the web processes send at one moment. Raises
+    TooManyWaiting, QueueFull.
+    """
+    if not _locked(person):
+        Person.objects.bulk_create([Person(pk=person)], ignore_conflicts=True)
+        _locked(person)
+    queued = Generation.objects.filter(status=Generation.Status.QUEUED)
+    waiting = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(owner=person)))
+    if waiting["own"] >= settings.QUEUE_WAITING_PER_PERSON:
+        raise _too_many_waiting(person, waiting["own"])
+    if waiting["all"] >= settings.QUEUE_LENGTH:
+        raise _full()
+
+
+def lock() -> None:
+    """To the end of the transaction nobody else changes who is served."""
+    leases.end_if_paused()
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK)
+
+
+def heads(models: Sequence[str], most: int) -> list[Waiting]:
+    """The first `most` that a server of one of `models` may serve now, in order."""
+    servable = Q(model="") | Q(model__in=models)
+    allowed = Q(began=True) | Q(share__lte=settings.QUEUE_RUNNING_PER_PERSON)
+    return list(Waiting.objects.filter(servable & allowed).order_by("position")[:most])
+
+
+def served(person: int) -> None:
+    """A turn of `person` begins: the others have theirs first now."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SERVED, [person])
+
+
+def somebody_waits() -> bool:
+    return Generation.objects.filter(status=Generation.Status.QUEUED).exists()
+
+
+def lead(worker: UUID) -> bool:
+    """Whether `worker` tells the places for the next seconds; as long as it asks again, nobody else does."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LEAD, {"worker": worker, "seconds": TELLING_SECONDS})
+        return cursor.fetchone() is not None
+
+
+def _locked(person: int) -> bool:
+    rows = Person.objects.select_for_update(of=("self",), no_key=True)
+    return rows.filter(pk=person).first() is not None
+
+
+def _too_many_waiting(person: int, count: int) -> errors.TooManyWaiting:
+    own = [place for place in places.board.look().values() if place.owner == person]
+    return errors.TooManyWaiting(
+        f"You have {count} {'message' if count == 1 else 'messages'} waiting for an answer, as many as one person may "
+        "have: try again when one of them has begun.",
+        retry_after=_seconds_until_one_begins(own),
+    )
+
+
+def _full() -> errors.QueueFull:
+    return errors.QueueFull(
+        "Too many messages wait for their answers at the moment: try again a little later.",
+        retry_after=_seconds_until_one_begins(list(places.board.look().values())),
+    )
+
+
+def _seconds_until_one_begins(those: Sequence[Place]) -> int:
+    known = [place.estimate.middle for place in those if place.estimate]
+    return max(1, math.ceil(min(known))) if known else UNKNOWN_WAIT
