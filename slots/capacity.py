@@ -26,7 +26,7 @@ def capacities() -> list[Capacity]:
     """By name; models that only retired servers had are not among them. One query."""
     known = Server.objects.exclude(state=Server.State.RETIRED).exclude(n_ctx=None).order_by("model", "url")
     counted = known.annotate(
-        places=Count("slots", filter=~Q(slots__condition=Slot.Condition.GONE)),
+        places=Count("slots", filter=~Q(slots__condition__in=[Slot.Condition.GONE, Slot.Condition.UNUSED])),
         in_use=Count("slots", filter=_IN_USE),
     )
     by_model: dict[str, list[tuple[Server, int, int]]] = defaultdict(list)
@@ -43,6 +43,10 @@ def why_unusable(server: Server) -> str | None:
         return None
     if server.state == Server.State.DRAINING:
         return f"{server.url} is being taken out of service."
+    if server.state == Server.State.UNUSABLE:
+        return server.costs
+    if server.state == Server.State.PROBING:
+        return server.costs or f"{server.url} is being tried out: that takes a few seconds."
     return f"{server.url} has not been reached yet."
 
 

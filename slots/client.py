@@ -23,16 +23,29 @@ from slots.reading import LONGEST_SENTENCE, Event, chunk, count, parsed, plain
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
+PEEK_SECONDS = 2.0
 LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
 MOST_SLOTS = 1024
+ROUTER = "Start one llama-server per model, with -m, and name each by its own address."
+KEY = "Give the key it was started with (--api-key) in its address: http://:KEY@host:8080."
+NOTHING = "Start llama-server there, or correct the address."
+LOADING = "Wait until it has loaded its model."
 
 
 class ServerError(Exception):
-    """What a llama-server did wrong, as a sentence; `code` and `retryable` as in the API's errors."""
+    """What a llama-server did wrong, as a sentence; `code` and `retryable` as in the API's errors.
+
+    `status` is that of its answer, 0 if there was none; `cure` what whoever runs it can do.
+    """
 
     code = "server_error"
     retryable = True
+
+    def __init__(self, sentence: str, *, status: int = 0, cure: str = "") -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.cure = cure
 
 
 class ServerUnreachable(ServerError):
@@ -60,7 +73,7 @@ class ContextExceeded(ServerRefused):
     code = "context_exceeded"
 
     def __init__(self, sentence: str, prompt_tokens: int | None, n_ctx: int | None) -> None:
-        super().__init__(sentence)
+        super().__init__(sentence, status=400)
         self.prompt_tokens = prompt_tokens
         self.n_ctx = n_ctx
 
@@ -85,6 +98,25 @@ class Props:
     model: str
     total_slots: int
     n_ctx: int  # model tokens per slot
+    model_path: str = ""
+    sleeping: bool = False  # its model and every cache are freed until a request, or a look at /slots, wakes it
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What an address answered that may be no llama-server's."""
+
+    status: int
+    headers: dict[str, str]  # names in lower case
+    text: str  # the beginning of its body
+
+    @property
+    def json(self) -> Any:
+        """None for what is no JSON."""
+        try:
+            return parsed(self.text.encode())
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +127,7 @@ class SlotState:
     busy: bool
     task: int | None
     tokens: int | None
+    n_ctx: int | None = None
 
 
 class Stream:
@@ -164,9 +197,14 @@ class LlamaServer:
     url: str
     api_key: str = field(default="", repr=False)
 
-    def props(self) -> Props:
-        """Who answers here. Raises ServerUnreachable while it loads, ServerFailed if it is no usable llama-server."""
-        body = self._json("GET", "/props")
+    def props(self, *, afresh: bool = False) -> Props:
+        """Who answers here; `afresh` on a connection of its own, which a load balancer may lead to another process.
+
+        Raises ServerUnreachable while it loads, ServerFailed if it is no usable llama-server.
+        """
+        body = self._json("GET", "/props", session=_new_session() if afresh else None)
+        if isinstance(body, dict) and body.get("role") == "router":
+            raise ServerFailed(f"{self.url} is a llama-server in router mode: it has no slots of its own.", cure=ROUTER)
         try:
             total, n_ctx = body["total_slots"], body["default_generation_settings"]["n_ctx"]
             model = _name(plain(body.get("model_alias") or ""), plain(body.get("model_path") or ""))
@@ -175,16 +213,15 @@ class LlamaServer:
             raise ServerFailed("/props is not a llama-server's: it names no slots or no context size.") from error
         if not (count(total) and count(n_ctx) and 1 <= total <= MOST_SLOTS and n_ctx >= 1):
             raise ServerFailed(f"/props names {plain(total)[:20]} slots of {plain(n_ctx)[:20]} tokens: that cannot be.")
-        return Props(boot, model, total, n_ctx)
+        return Props(boot, model, total, n_ctx, plain(body.get("model_path") or ""), body.get("is_sleeping") is True)
 
     def slots(self) -> list[SlotState]:
         """Its slots, in order; answers within milliseconds also while it prefills."""
         body = self._json("GET", "/slots")
         try:
-            states = [
-                SlotState(s["id"], bool(s["is_processing"]), s.get("id_task"), s.get("n_prompt_tokens")) for s in body
-            ]
-            if not all(count(figure) for s in states for figure in (s.id, s.task or 0, s.tokens or 0)):
+            names = ("id_task", "n_prompt_tokens", "n_ctx")
+            states = [SlotState(s["id"], bool(s["is_processing"]), *(s.get(name) for name in names)) for s in body]
+            if not all(count(figure) for s in states for figure in (s.id, s.task or 0, s.tokens or 0, s.n_ctx or 0)):
                 raise TypeError("no figures")
             return states
         except (KeyError, TypeError, AttributeError) as error:
@@ -197,15 +234,23 @@ class LlamaServer:
                 return state
         raise ServerFailed(f"The model server has no slot {id_slot} (any more).")
 
-    def post(self, body: dict[str, Any], stream_id: uuid.UUID) -> Stream:
-        """Start a chat completion under `stream_id` and return its stream from the first byte.
+    def post(
+        self,
+        body: dict[str, Any],
+        stream_id: uuid.UUID,
+        path: str = "/v1/chat/completions",
+        silence: float | None = None,
+    ) -> Stream:
+        """Start a completion under `stream_id` and return its stream from the first byte.
 
-        Returns when the slot started. Raises ServerUnreachable only if nothing was sent, ServerRefused or
-        ContextExceeded on a 4xx, ServerFailed on a 5xx or a foreign answer, StreamBroken if the connection went away.
+        `silence`: seconds without a byte that are borne, LLAMA_SILENCE by default. Returns when the slot started.
+        Raises ServerUnreachable only if nothing was sent, ServerRefused or ContextExceeded on a 4xx, ServerFailed on
+        a 5xx or a foreign answer, StreamBroken if the connection went away.
         """
-        response = self._open("POST", "/v1/chat/completions", json=body, headers={"X-Conversation-Id": str(stream_id)})
+        headers = {"X-Conversation-Id": str(stream_id)}
+        response = self._open("POST", path, silence, json=body, headers=headers)
         try:
-            stream = self.attach(stream_id, 0)
+            stream = self.attach(stream_id, 0, silence)
         except StreamUnknown:
             return Stream(response, 0, self, stream_id)
         except ServerError:
@@ -214,10 +259,11 @@ class LlamaServer:
         response.close()
         return stream
 
-    def attach(self, stream_id: uuid.UUID, offset: int) -> Stream:
+    def attach(self, stream_id: uuid.UUID, offset: int, silence: float | None = None) -> Stream:
         """A running or finished stream from byte `offset`. Raises StreamUnknown when that cannot be had any more."""
         try:
-            response = self._open("GET", "/v1/stream", params={"conv_id": str(stream_id), "from": str(offset)})
+            asked = {"conv_id": str(stream_id), "from": str(offset)}
+            response = self._open("GET", "/v1/stream", silence, params=asked)
         except ServerRefused as error:
             raise StreamUnknown(str(error)) from error
         return Stream(response, offset, self, stream_id)
@@ -230,8 +276,30 @@ class LlamaServer:
             return False
         return True
 
-    def _json(self, method: str, path: str) -> Any:
-        with self._answer(method, path) as response:
+    def act(self, id_slot: int, action: str, filename: str) -> int:
+        """Save a slot to a file of the server's, or restore it from there; how many tokens that were.
+
+        Only on a quiet slot. Raises ServerFailed with status 501 when the server keeps no such files, ServerRefused
+        when it does not do it; a slot whose restore failed is empty.
+        """
+        body = self._json("POST", f"/slots/{id_slot}", params={"action": action}, json={"filename": filename})
+        said: Any = body.get({"save": "n_saved", "restore": "n_restored"}[action]) if isinstance(body, dict) else None
+        if not count(said):
+            raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")
+        return int(said)
+
+    def peek(self, path: str) -> Peek | None:
+        """What anything at all answers at `path`; None when nothing does."""
+        try:
+            with self._send("GET", path, (CONNECT_SECONDS, PEEK_SECONDS)) as response:
+                headers = {name.lower(): plain(value) for name, value in response.headers.items()}
+                text = plain(_bounded(response, most=4096).decode(errors="replace"))
+                return Peek(response.status_code, headers, text)
+        except ServerError:
+            return None
+
+    def _json(self, method: str, path: str, **more: Any) -> Any:
+        with self._answer(method, path, **more) as response:
             try:
                 return parsed(_bounded(response))
             except ValueError as error:
@@ -240,8 +308,9 @@ class LlamaServer:
     def _answer(self, method: str, path: str, **more: Any) -> requests.Response:
         return _checked(self._send(method, path, (CONNECT_SECONDS, ANSWER_SECONDS), **more))
 
-    def _open(self, method: str, path: str, **more: Any) -> requests.Response:
-        response = _checked(self._send(method, path, (CONNECT_SECONDS, settings.LLAMA_SILENCE), **more))
+    def _open(self, method: str, path: str, silence: float | None, **more: Any) -> requests.Response:
+        patience = (CONNECT_SECONDS, silence or settings.LLAMA_SILENCE)
+        response = _checked(self._send(method, path, patience, **more))
         if "text/event-stream" not in response.headers.get("Content-Type", ""):
             with response:
                 start = _bounded(response, most=200)
@@ -249,11 +318,11 @@ class LlamaServer:
         return response
 
     def _send(self, method: str, path: str, timeout: tuple[float, float], **more: Any) -> requests.Response:
-        headers = more.pop("headers", {})
+        headers, session = more.pop("headers", {}), more.pop("session", None) or _session()
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
         try:
-            return _session().request(
+            return session.request(
                 method,
                 f"{self.url}{path}",
                 timeout=timeout,
@@ -264,7 +333,7 @@ class LlamaServer:
             )
         except requests.exceptions.ConnectionError as error:
             kind = ServerUnreachable if _never_connected(error) else StreamBroken
-            raise kind(f"{self.url} does not answer ({_reason(error)}).") from error
+            raise kind(f"{self.url} does not answer ({_reason(error)}).", cure=NOTHING) from error
         except requests.exceptions.Timeout as error:
             raise StreamBroken(f"{self.url} took the request and then said nothing for {timeout[1]:g} s.") from error
         except requests.exceptions.RequestException as error:
@@ -278,8 +347,13 @@ def _session() -> requests.Session:
     """One per thread; the environment's proxies and credentials are not for the servers beside us."""
     session: requests.Session | None = getattr(_local, "session", None)
     if session is None:
-        session = _local.session = requests.Session()
-        session.trust_env = False
+        session = _local.session = _new_session()
+    return session
+
+
+def _new_session() -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False
     return session
 
 
@@ -323,15 +397,16 @@ def _checked(response: requests.Response) -> requests.Response:
         about = _error_of(_bounded(response))
     sentence = _sentence(about.get("message") or f"It answered with status {status}")
     if status == 503 and "oading" in sentence:
-        raise ServerUnreachable("The model server is still loading its model.")
+        raise ServerUnreachable("The model server is still loading its model.", status=status, cure=LOADING)
     if about.get("type") == "exceed_context_size_error":
         tokens, n_ctx = (about[name] if count(about.get(name)) else None for name in ("n_prompt_tokens", "n_ctx"))
         raise ContextExceeded(f"The conversation has {tokens} tokens; a slot holds {n_ctx}.", tokens, n_ctx)
     if status == 401:
-        raise ServerRefused("The model server wants an API key that it was not given: check LLAMA_SERVERS.")
+        said = "The model server wants an API key that it was not given: check LLAMA_SERVERS."
+        raise ServerRefused(said, status=status, cure=KEY)
     if 400 <= status < 500:
-        raise ServerRefused(f"The model server refused the request: {sentence}")
-    raise ServerFailed(f"The model server failed with status {status}: {sentence}")
+        raise ServerRefused(f"The model server refused the request: {sentence}", status=status)
+    raise ServerFailed(f"The model server failed with status {status}: {sentence}", status=status)
 
 
 def _sentence(message: object) -> str:

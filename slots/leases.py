@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Max
 from django.db.models.functions import Now
 
 from slots.models import PastLease, Slot
@@ -40,6 +41,7 @@ class Grant:
     kv_task: int | None  # the request that left them
     asked_at: float  # monotonic seconds, before Postgres was asked: no later than its time to live began
     taken_over: bool = False  # `stream_id` is its former worker's and may still be running
+    parks_in_ram: bool = False  # the server keeps other conversations' caches itself: `cache_prompt` stays on
 
 
 PAUSED = "10s"
@@ -52,7 +54,8 @@ UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
     since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
 FROM pick WHERE s.id = pick.id
-RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task"""
+RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task,
+          (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
 
 _CLOSE = """
 past AS (INSERT INTO slots_pastlease
@@ -162,7 +165,7 @@ _EMPTY_SERVER = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
   WHERE server_id = %(server)s ORDER BY id FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'server_restarted'")}
+{_CLOSE.format(ended_by="%(ended_by)s")}
 UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
     stream_id = NULL, kv_of = NULL, kv_tokens = 0, kv_task = NULL, since = pick.cut,
@@ -190,10 +193,11 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
             row = _one(_OTHER_SLOT, about)
         if row is None:
             return None
-        slot, server, id_slot, fence, _, kv_of, kv_tokens, kv_task = row
+        slot, server, id_slot, fence, _, kv_of, kv_tokens, kv_task, in_ram = row
         known = kv_of == holder
         tokens, task = (kv_tokens, kv_task) if known else (None, None)
-        return announce(Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, tokens, task, asked_at))
+        grant = Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, tokens, task, asked_at)
+        return announce(replace(grant, parks_in_ram=in_ram))
 
 
 def holds(holder: uuid.UUID) -> bool:
@@ -207,10 +211,10 @@ def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequenc
     row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
-    slot, server, id_slot, new_fence, stream_id, kv_of, _, _ = row
-    return Grant(
-        slot, server, id_slot, new_fence, holder, stream_id, kv_of == holder, None, None, asked_at, taken_over=True
-    )
+    slot, server, id_slot, new_fence, stream_id, kv_of, _, _, in_ram = row
+    warm = kv_of == holder
+    grant = Grant(slot, server, id_slot, new_fence, holder, stream_id, warm, None, None, asked_at, taken_over=True)
+    return replace(grant, parks_in_ram=in_ram)
 
 
 @contextmanager
@@ -316,10 +320,48 @@ def empty_server(server: int, total_slots: int) -> None:
 
     Call in the transaction that recorded the new process, its row locked.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_EMPTY_SERVER, {"server": server, "total": total_slots})
+    _empty(server, total_slots, PastLease.EndedBy.SERVER_RESTARTED)
     known = set(Slot.objects.filter(server=server).values_list("id_slot", flat=True))
     Slot.objects.bulk_create(Slot(server_id=server, id_slot=n) for n in range(total_slots) if n not in known)
+
+
+def vacate(server: int, total_slots: int) -> int | None:
+    """End what is kept warm there and forget every cache, because a probe will overwrite them.
+
+    The newest fence then, for `untouched`; None, changing nothing, while a slot is busy or stopping. Call in a
+    transaction that holds the server's row.
+    """
+    rows = Slot.objects.select_for_update(of=("self",), no_key=True).filter(server=server).order_by("pk")
+    if any(row.phase == Slot.Phase.BUSY or row.condition == Slot.Condition.STOPPING for row in rows):
+        return None
+    _empty(server, total_slots, PastLease.EndedBy.EVICTED)
+    return _newest_fence(server)
+
+
+def untouched(server: int, fence: int) -> bool:
+    """Whether no slot there was leased since `vacate` said `fence`."""
+    return _newest_fence(server) == fence
+
+
+def leave_unused(server: int) -> None:
+    """From now on only slot 0 of this server is leased. Call in the transaction that made it `ready`."""
+    others = Slot.objects.filter(server=server, id_slot__gt=0, phase=Slot.Phase.FREE)
+    others.filter(condition=Slot.Condition.READY).update(condition=Slot.Condition.UNUSED)
+
+
+def forget_caches(server: int) -> None:
+    """The server freed them while nothing ran there (it went to sleep): its leases stay, and are cold."""
+    quiet = Slot.objects.filter(server=server).exclude(phase=Slot.Phase.BUSY)
+    quiet.update(kv_of=None, kv_tokens=None, kv_task=None)
+
+
+def _empty(server: int, total_slots: int, ended_by: PastLease.EndedBy) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_EMPTY_SERVER, {"server": server, "total": total_slots, "ended_by": ended_by.value})
+
+
+def _newest_fence(server: int) -> int:
+    return int(Slot.objects.filter(server=server).aggregate(newest=Max("fence"))["newest"])
 
 
 def why_cold(holder: uuid.UUID) -> str:

@@ -17,9 +17,19 @@ class Server(models.Model):
 
     class State(models.TextChoices):
         UNKNOWN = "unknown"  # never reached
+        PROBING = "probing"  # its process was seen and is being tried out; nobody can lease there
         READY = "ready"
+        UNUSABLE = "unusable"  # its process was tried and cannot be used; `costs` says why
         DRAINING = "draining"  # gets no new leases
         RETIRED = "retired"  # no longer configured
+
+    class Grade(models.TextChoices):
+        """How its process may be used safely: `slots.grades` judges, once per process."""
+
+        FULL = "full"
+        NO_PARKING = "no_parking"
+        ONE_AT_A_TIME = "one_at_a_time"  # only slot 0 is leased: one request in flight on the whole server
+        UNUSABLE = "unusable"
 
     url = models.TextField(unique=True)
     api_key = models.TextField(blank=True, default="")
@@ -28,20 +38,42 @@ class Server(models.Model):
     state = models.TextField(choices=State, default=State.UNKNOWN)
     # What the last worker that looked found; a hint for people, never a ground to lease or not.
     trouble = models.TextField(blank=True, default="")
+    trouble_cure = models.TextField(blank=True, default="")
     # `media_marker` of /props: random per process. Unique: two addresses of one process cannot both be leased.
     boot = models.TextField(null=True, blank=True, unique=True)
     boot_at = models.DateTimeField(null=True, blank=True)
     past_boots = ArrayField(models.TextField(), default=list, blank=True)
     total_slots = models.PositiveSmallIntegerField(null=True, blank=True)
     n_ctx = models.PositiveIntegerField(null=True, blank=True)
+    asleep = models.BooleanField(default=False)  # its model and every cache were freed until somebody asks
+    # What the probe of this process found; empty until it has.
+    grade = models.TextField(choices=Grade, blank=True, default="")
+    costs = models.TextField(blank=True, default="")  # one sentence: what this grade costs, or why it has none
+    cure = models.TextField(blank=True, default="")  # the command line that would do better
+    parks_in_ram = models.BooleanField(default=False)  # llama-server keeps other conversations' caches itself
+    graded_at = models.DateTimeField(null=True, blank=True)
+    # The probe under way: whose it is, until when it counts as alive, and how often it was begun on this process.
+    probe = models.UUIDField(null=True, blank=True)
+    probing_until = models.DateTimeField(null=True, blank=True)
+    probes = models.PositiveSmallIntegerField(default=0)
+    # Requests that were not ours: how many were noticed, and when the last three were.
+    foreign_count = models.PositiveIntegerField(default=0)
+    foreign_at = ArrayField(models.DateTimeField(), default=list, blank=True)
+    foreign_task = models.IntegerField(null=True, blank=True)  # the newest one's number on the server
+    watched_at = models.DateTimeField(null=True, blank=True)  # when a worker last read its /slots for such requests
 
     class Meta:
         default_permissions = ("add", "change", "view")  # history refers to it: it is retired, never deleted
         constraints = [
             models.CheckConstraint(
                 name="server_ready_is_known",
-                condition=~Q(state__in=["ready", "draining"]) | Q(boot__isnull=False, total_slots__gt=0, n_ctx__gt=0),
-            )
+                condition=~Q(state__in=["probing", "ready", "draining"])
+                | Q(boot__isnull=False, total_slots__gt=0, n_ctx__gt=0),
+            ),
+            models.CheckConstraint(
+                name="server_ready_is_graded",
+                condition=~Q(state="ready") | Q(grade__in=["full", "no_parking", "one_at_a_time"]),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -55,6 +87,7 @@ class Slot(models.Model):
         READY = "ready"
         STOPPING = "stopping"  # its `stream_id` is not yet confirmed gone; has no holder
         GONE = "gone"  # the server came back with fewer slots
+        UNUSED = "unused"  # the server answers one at a time, on slot 0
 
     class Phase(models.TextChoices):
         FREE = "free"

@@ -1,11 +1,19 @@
 """What an administrator orders of a server. Each order is one filtered update: an old page rolls nothing back."""
 
 from django.db import transaction
+from django.db.models import Case, TextField, Value, When
 
-from slots import leases
+from slots import leases, probing
 from slots.models import Server, Slot
 
 State = Server.State
+
+
+# Of a process that was not tried yet, or that was found unusable while it drained.
+_AFTER_A_DRAIN = (
+    When(grade="", then=Value(State.PROBING.value)),
+    When(grade=Server.Grade.UNUSABLE, then=Value(State.UNUSABLE.value)),
+)
 
 
 class Refused(Exception):
@@ -14,13 +22,14 @@ class Refused(Exception):
 
 def drain(server: Server) -> None:
     """Give no new leases there; what runs ends in peace. Raises Refused."""
-    if not _moved(server, (State.READY,), State.DRAINING):
+    if not _moved(server, (State.READY, State.PROBING), State.DRAINING):
         _refuse(server, f"{server.url} gives no leases as it is: there is nothing to drain.")
 
 
 def serve(server: Server) -> None:
     """Back into service after a drain or a retirement, and as one of the admin's own. Raises Refused."""
-    if _moved(server, (State.DRAINING,), State.READY):
+    draining = Server.objects.filter(pk=server.pk, state=State.DRAINING)
+    if draining.update(state=Case(*_AFTER_A_DRAIN, default=Value(State.READY.value), output_field=TextField())):
         return
     back = Server.objects.filter(pk=server.pk, state=State.RETIRED)
     if not back.update(state=State.UNKNOWN, from_environment=False, trouble=""):
@@ -38,6 +47,12 @@ def retire(server: Server) -> None:
                 _refuse(server, f"LLAMA_SERVERS lists {server.url}: take it out there and restart the workers.")
             _refuse(server, f"{server.url} is retired.")
         leases.leave_retired()
+
+
+def probe_again(server: Server) -> None:
+    """Try its process once more; what is kept warm there is lost. Raises Refused."""
+    if not probing.again(server):
+        _refuse(server, f"{server.url} is answering, or is not known yet: drain it first, and wait until it is quiet.")
 
 
 def change_key(server: Server, api_key: str) -> None:

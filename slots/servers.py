@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
@@ -11,15 +12,26 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from slots import leases
+from slots import leases, strangers
 from slots.capacity import why_unusable
-from slots.client import LlamaServer, Props, ServerError
+from slots.client import LlamaServer, Props, ServerError, SlotState
 from slots.models import Server, Slot
 
 logger = logging.getLogger(__name__)
 
+# What a probe found belongs to its process, and goes with it.
+NOT_GRADED: dict[str, Any] = {
+    "grade": "", "costs": "", "cure": "", "parks_in_ram": False, "graded_at": None,
+    "probe": None, "probing_until": None, "probes": 0, "foreign_at": [], "foreign_task": None,
+}  # fmt: skip
+UNMARKED = "unmarked "
 QUIET_SECONDS = 10.0  # a stop takes one batch: 0.03 s when decoding, 1.8 s measured in a prefill at -b 128
 STOPPING_SECONDS = 1.0  # for one look at a slot that is being stopped; the next look comes a second later
+FRESH_LOOKS = 5  # connections that must lead to one process
+SEVERAL = "Several processes answer behind this address."
+EACH_ITS_OWN = "Name each llama-server by its own address; a load balancer in front of them cannot keep slots apart."
+TWICE = "Another configured address leads to the same process."
+NAME_IT_ONCE = "Name each llama-server by one address."
 QUIET_POLL = 0.003  # /slots costs about 1.4 ms and answers during a prefill
 
 
@@ -29,6 +41,12 @@ class Address:
 
     url: str
     api_key: str
+
+
+class SeveralProcesses(ServerError):
+    """A load balancer, or a port that two processes share: a slot number means nothing there."""
+
+    code = "several_processes"
 
 
 class NotAnAddress(ValueError):
@@ -66,20 +84,49 @@ def client_of(server: Server) -> LlamaServer:
 def look(server: Server) -> bool:
     """Ask who answers at `server` and record it; whether it answers rightly from here, now.
 
-    A new process ends every lease there and empties every cache, once, whichever worker sees it first.
+    A new process ends every lease there and empties every cache, once, whichever worker sees it first; then it waits
+    to be probed, and nobody is leased a slot there before.
     """
+    client = client_of(server)
     try:
-        client = client_of(server)
         props = client.props()
         if _recorded(server) != _seen(server, props):
-            _check_slots(client, props)
+            check(client, props)
             _adopt(server, props)
             server.refresh_from_db()
+        elif props.sleeping != server.asleep:
+            _fell_asleep(server, props.sleeping)
+    except SeveralProcesses as error:
+        _abandon(server)
+        _say(server, str(error), error.cure)
+        return False
     except ServerError as error:
-        _say(server, str(error))
+        _say(server, *strangers.explained(client, error))
         return False
     _say(server, "")
-    return server.state in (Server.State.READY, Server.State.DRAINING)
+    return server.state in (Server.State.PROBING, Server.State.READY, Server.State.DRAINING)
+
+
+def check(client: LlamaServer, props: Props) -> list[SlotState]:
+    """Whether one llama-server answers there, whose slots are what it says; its slots. Raises ServerError."""
+    if len({client.props(afresh=True).boot for _ in range(FRESH_LOOKS)}) > 1:
+        raise SeveralProcesses(SEVERAL, cure=EACH_ITS_OWN)
+    states = client.slots()
+    found = sorted(state.id for state in states)
+    if found != list(range(props.total_slots)):
+        raise ServerError(f"/props names {props.total_slots} slots, /slots lists {found}.")
+    contexts = {state.n_ctx for state in states} - {None}
+    if contexts - {props.n_ctx}:
+        said = ", ".join(str(n) for n in sorted(filter(None, contexts)))
+        raise ServerError(f"/props names slots of {props.n_ctx} tokens, /slots lists {said}.")
+    return states
+
+
+def restarted(server: int) -> None:
+    """A slot forgot what it had been asked: where the process has no marker, that is how a restart shows."""
+    unmarked = Server.objects.filter(pk=server, boot__startswith=UNMARKED)
+    if unmarked.exclude(state=Server.State.RETIRED).update(state=Server.State.UNKNOWN, boot=None, **NOT_GRADED):
+        logger.warning("server=%s: its slots forgot what they held; it is looked at anew", server)
 
 
 def wait_until_quiet(
@@ -132,7 +179,8 @@ def why_none(model: str = "") -> str | None:
 
 def models() -> list[str]:
     """The names of the models that are served."""
-    served = Server.objects.filter(state__in=[Server.State.READY, Server.State.DRAINING])
+    known = [Server.State.PROBING, Server.State.READY, Server.State.DRAINING]
+    served = Server.objects.filter(state__in=known)
     return sorted(set(served.values_list("model", flat=True)))
 
 
@@ -154,15 +202,9 @@ def address(entry: str) -> Address:
     return Address(f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}", unquote(parts.password or ""))
 
 
-def _check_slots(client: LlamaServer, props: Props) -> None:
-    found = sorted(state.id for state in client.slots())
-    if found != list(range(props.total_slots)):
-        raise ServerError(f"/props names {props.total_slots} slots, /slots lists {found}.")
-
-
 def _boot(server: Server, props: Props) -> str:
     """Old servers have no marker; their restart shows only in what `/slots` says before the next request."""
-    return props.boot or f"unmarked {server.url}"
+    return props.boot or f"{UNMARKED}{server.url}"
 
 
 def _seen(server: Server, props: Props) -> tuple[object, ...]:
@@ -185,12 +227,12 @@ def _adopt(server: Server, props: Props) -> None:
         if _recorded(row) == _seen(row, props):
             return
         if boot in row.past_boots:
-            raise ServerError("Several processes answer behind this address: give each its own.")
+            raise SeveralProcesses(SEVERAL, cure=EACH_ITS_OWN)
         try:
             with transaction.atomic():
                 _record(row, boot, props)
         except IntegrityError as error:
-            raise ServerError("Another configured address leads to the same process: name it once.") from error
+            raise ServerError(TWICE, cure=NAME_IT_ONCE) from error
         leases.empty_server(row.pk, props.total_slots)
     logger.info("server=%s boot=%s slots=%s n_ctx=%s", server.url, boot, props.total_slots, props.n_ctx)
 
@@ -204,11 +246,30 @@ def _record(row: Server, boot: str, props: Props) -> None:
         model=props.model,
         total_slots=props.total_slots,
         n_ctx=props.n_ctx,
-        state=Server.State.DRAINING if draining else Server.State.READY,
+        asleep=False,
+        state=Server.State.DRAINING if draining else Server.State.PROBING,
+        **NOT_GRADED,
     )
 
 
-def _say(server: Server, trouble: str) -> None:
-    if server.trouble != trouble:
-        Server.objects.filter(pk=server.pk).update(trouble=trouble)
+def _abandon(server: Server) -> None:
+    """Nothing that was known of slots there holds; a look that finds one process begins anew."""
+    with transaction.atomic():
+        leases.end_if_paused()
+        known = Server.objects.filter(pk=server.pk, boot=server.boot, boot__isnull=False)
+        if known.exclude(state=Server.State.RETIRED).update(state=Server.State.UNKNOWN, boot=None, **NOT_GRADED):
+            leases.empty_server(server.pk, server.total_slots or 0)
+
+
+def _fell_asleep(server: Server, asleep: bool) -> None:
+    """A sleeping llama-server has freed every cache; nothing of ours runs there, or it would be awake."""
+    with transaction.atomic():
+        leases.end_if_paused()
+        if Server.objects.filter(pk=server.pk, asleep=not asleep).update(asleep=asleep) and asleep:
+            leases.forget_caches(server.pk)
+
+
+def _say(server: Server, trouble: str, cure: str = "") -> None:
+    if (server.trouble, server.trouble_cure) != (trouble, cure):
+        Server.objects.filter(pk=server.pk).update(trouble=trouble, trouble_cure=cure)
         logger.log(logging.WARNING if trouble else logging.INFO, "server=%s: %s", server.url, trouble or "answers")

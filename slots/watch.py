@@ -1,4 +1,4 @@
-"""What every worker does beside answering: look at the servers, reap dead leases, confirm stops.
+"""What every worker does beside answering: look at the servers, probe new ones, reap dead leases, confirm stops.
 
 Each duty is a compare-and-set, so any number of workers may do it. Which server answers is this process's own
 knowledge; only a fact about the server (another process, fewer slots) changes its row.
@@ -14,7 +14,7 @@ from typing import TypeVar
 from django.conf import settings
 from django.db import Error, connection
 
-from slots import leases, servers
+from slots import foreign, leases, probing, servers
 from slots.models import Server, Slot
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ Thing = TypeVar("Thing")
 
 
 class Watch(threading.Thread):
-    """Looks at every server once a second; `reachable` is what dispatching may use."""
+    """Looks at every server once a second; `reachable` are those that answer rightly from here."""
 
     def __init__(self) -> None:
         super().__init__(name="watch", daemon=True)
@@ -35,6 +35,9 @@ class Watch(threading.Thread):
         self._hurry = threading.Event()
         self._reaps_from = time.monotonic() + settings.LEASE_REAP_GRACE
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="look")
+        # Apart from the looks: a probe of a slow server must not keep the others from being looked after.
+        self._probes = ThreadPoolExecutor(max_workers=4, thread_name_prefix="probe")
+        self._trying: set[int] = set()
 
     @property
     def reachable(self) -> list[int]:
@@ -59,7 +62,8 @@ class Watch(threading.Thread):
                 logger.warning("servers could not be looked after: %s", error)
                 connection.close()
             self._hurry.wait(EVERY_SECONDS)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._probes):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def round(self) -> None:
         """Do every duty once."""
@@ -79,7 +83,29 @@ class Watch(threading.Thread):
         answers = servers.look(server)
         with self._lock:
             self._reachable = self._reachable | {server.pk} if answers else self._reachable - {server.pk}
+        if answers and probing.due(server):
+            self._try(server)
+        elif answers:
+            foreign.watch(server)
         return answers
+
+    def _try(self, server: Server) -> None:
+        with self._lock:
+            if server.pk in self._trying or self._stopped.is_set():
+                return
+            self._trying.add(server.pk)
+        self._probes.submit(_in_thread(self._probe), server)
+
+    def _probe(self, server: Server) -> bool:
+        try:
+            return probing.run(server)
+        except Error as error:
+            logger.warning("server=%s: its probe could not be stored: %s", server.url, error)
+            return False
+        finally:
+            with self._lock:
+                self._trying.discard(server.pk)
+            self._hurry.set()
 
 
 def _in_thread(duty: Callable[[Thing], bool]) -> Callable[[Thing], bool]:

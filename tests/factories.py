@@ -48,8 +48,9 @@ def sent(
 def server(slots: int = 2, url: str = "http://llama.test:8080", model: str = "smollm2") -> Server:
     """A ready server whose process was seen, with empty slots."""
     made = Server.objects.create(
-        url=url, model=model, state=Server.State.READY, boot=f"<{url}>", total_slots=slots, n_ctx=2048
-    )
+        url=url, model=model, state=Server.State.READY, boot=f"<{url}>", total_slots=slots, n_ctx=2048,
+        grade=Server.Grade.FULL,
+    )  # fmt: skip
     leases.empty_server(made.pk, slots)
     return made
 

@@ -36,7 +36,7 @@ def test_a_server_is_looked_at_when_it_is_added(fake_llama: FakeLlama) -> None:
     server = added(client, f"{fake_llama.url}/")
     assert (server.url, server.state, server.total_slots, server.from_environment) == (
         fake_llama.url,
-        "ready",
+        "probing",
         4,
         False,
     )
@@ -73,7 +73,7 @@ def test_the_key_is_stored_and_never_shown_again() -> None:
     with FakeLlama(api_key=KEY) as protected:
         client = administrator()
         server = added(client, protected.url.replace("//", f"//:{KEY}@"))
-        assert (server.url, server.api_key, server.state) == (protected.url, KEY, "ready")
+        assert (server.url, server.api_key, server.state) == (protected.url, KEY, "probing")
         change = page(Server, "change", server.pk)
         for address in (LIST, change, page(Server, "history", server.pk), "/admin/"):
             assert KEY not in client.get(address).content.decode()
@@ -164,9 +164,9 @@ def test_a_retired_server_can_be_put_back_and_is_then_the_admin_s_own(fake_llama
     assert Server.objects.get().state == "retired"
     client.post(page(Server, "serve", server.pk))
     row = Server.objects.get()
-    assert (row.state, row.from_environment) == ("ready", False)
+    assert (row.state, row.from_environment) == ("probing", False)
     servers.register()
-    assert Server.objects.get().state == "ready"
+    assert Server.objects.get().state == "probing"
 
 
 def test_a_look_that_was_under_way_does_not_bring_a_retired_server_back(fake_llama: FakeLlama) -> None:

@@ -11,17 +11,16 @@ from slots.models import Server
 from slots.watch import Watch
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
+from tests.grading import tried
 
 pytestmark = pytest.mark.django_db
 
 
 def listed(settings: Settings, *urls: str) -> Server:
-    """The server first listed, after a worker started with these and looked at it."""
+    """The server first listed, after a worker started with these, looked at it and tried it."""
     settings.LLAMA_SERVERS = list(urls)
     servers.register()
-    server = Server.objects.get(url=urls[0])
-    servers.look(server)
-    return Server.objects.get(pk=server.pk)
+    return tried(Server.objects.get(url=urls[0]).url)
 
 
 def test_a_server_that_is_listed_under_another_name_is_used_under_that(

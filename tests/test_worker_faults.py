@@ -169,8 +169,9 @@ def test_a_model_that_is_served_nowhere_waits_with_its_reason(
 
 def test_slots_that_somebody_else_keeps_busy_cost_a_turn_its_time_and_no_attempt(start_worker: StartProcess) -> None:
     with FakeLlama(slots=1) as server:
-        server.set(slots_fault="busy")
         worker = start_worker(LLAMA_SERVERS=server.url)
+        eventually(lambda: Server.objects.filter(state="ready").exists())
+        server.set(slots_fault="busy")
         turn = factories.sent(words="hello")
         eventually(lambda: "does not stop slot" in worker.output(), servers.QUIET_SECONDS + 10)
         eventually(lambda: look(turn).status == "queued")

@@ -17,7 +17,7 @@ from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Ending, Gone
 from conversations.worker.storage import AWAY, persist
 from conversations.worker.writer import Writer
-from slots import leases, servers
+from slots import foreign, leases, servers
 from slots.client import (
     ContextExceeded,
     LlamaServer,
@@ -134,13 +134,14 @@ class Run:
         self._figures = _Figures(self.claim)
 
     def _post(self, client: LlamaServer) -> Stream:
-        warm = self._check_slot(client)
+        # Where the server parks in its RAM, what it finds again there is this conversation's own.
+        reuse = self._check_slot(client) or self.claim.grant.parks_in_ram
         row = persist(lambda: Conversation.objects.filter(pk=self.claim.conversation).first())
         if row is None:
             raise Gone(f"generation={self.claim.generation}")
         messages = persist(lambda: history.prompt(row, self.claim.message))
         self._figures.begin(messages)
-        body = _body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, warm)
+        body = _body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, reuse)
         persist(self._held.confirm)
         return client.post(body, self.claim.grant.stream_id)
 
@@ -153,6 +154,7 @@ class Run:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         if grant.warm and grant.kv_task is not None and (tokens, task) != (grant.kv_tokens, grant.kv_task):
             logger.warning("slot=%s was used by somebody else (task %s, not %s)", grant.slot, task, grant.kv_task)
+            persist(lambda: foreign.mismatch(grant, task))
             self._figures.replay_cause = "foreign"
             return False
         return grant.warm
@@ -330,7 +332,7 @@ class _Figures:
 
 
 def _body(
-    messages: list[dict[str, str]], params: dict[str, Any], tokens_before: int, id_slot: int, warm: bool
+    messages: list[dict[str, str]], params: dict[str, Any], tokens_before: int, id_slot: int, reuse: bool
 ) -> dict[str, Any]:
     """The request; only what is listed here ever reaches a server, and it always names its slot."""
     most = params.get("max_tokens", DEFAULT_MAX_TOKENS)
@@ -343,7 +345,7 @@ def _body(
         "max_tokens": max(1, most - tokens_before),
         "temperature": params.get("temperature", DEFAULT_TEMPERATURE),
     }
-    if not warm:
+    if not reuse:
         body["cache_prompt"] = False
     if messages and messages[-1]["role"] == "assistant":
         body["add_generation_prompt"] = False

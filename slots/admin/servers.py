@@ -9,16 +9,21 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
+from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
 
-from slots import orders, servers
+from slots import advice, grades, orders, servers
 from slots.admin.confirming import Confirmation, confirm
-from slots.admin.reading import Page, counting, pill
+from slots.admin.reading import Page, counting, moment, pill
 from slots.models import Server, Slot
 
 State = Server.State
+Grade = Server.Grade
+COLOURS = {Grade.FULL: "good", Grade.NO_PARKING: "good", Grade.ONE_AT_A_TIME: "warn", Grade.UNUSABLE: "bad"}
 NOT_KNOWN = "not known yet"
 
 _READY = Q(slots__condition=Slot.Condition.READY)
@@ -46,6 +51,14 @@ def standing(server: Server) -> tuple[str, str, str]:
         return "warn", "Not reached yet", "A worker looks once a second."
     if server.state == State.DRAINING:
         return "warn", "Draining", "Gets no new leases; what runs ends in peace."
+    if server.state == State.UNUSABLE:
+        return "bad", "Not usable", server.costs
+    if server.state == State.PROBING:
+        return (
+            "warn",
+            "Being tried",
+            server.costs or "A worker sends it a few short requests; nobody is leased a slot yet.",
+        )
     return "good", "Ready", "Takes new conversations."
 
 
@@ -104,11 +117,17 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServerPage(Page[Server]):
-    list_display = ("address", "standing", "model_shown", "places", "context", "origin")
+    list_display = ("address", "standing", "grade_shown", "model_shown", "places", "context", "origin")
     list_filter = ("state",)
     ordering = ("url",)
-    actions = ("look_at", "drain", "serve", "retire")
-    shown = ("address", "standing", "why", "model_shown", "places", "context", "origin", "has_key")
+    actions = ("look_at", "probe_again", "drain", "serve", "retire")
+    shown = (
+        "address", "standing", "why", "grade_shown", "costs_shown", "cure_shown", "foreign_shown",
+        "model_shown", "places", "context", "origin", "has_key",
+    )  # fmt: skip
+
+    class Media:
+        js = (Script("copy.js", type="module"),)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "add_server")
@@ -147,6 +166,34 @@ class ServerPage(Page[Server]):
     def why(self, server: Server) -> str:
         return standing(server)[2]
 
+    @admin.display(description="grade", ordering="grade")
+    def grade_shown(self, server: Server) -> str:
+        verdict = grades.of(server, timezone.now())
+        if verdict is None or server.state == State.RETIRED:
+            return NOT_KNOWN
+        return pill(COLOURS[verdict.grade], grades.words(server, timezone.now()).capitalize())
+
+    @admin.display(description="what that costs")
+    def costs_shown(self, server: Server) -> str:
+        verdict = grades.of(server, timezone.now())
+        return verdict.costs if verdict else NOT_KNOWN
+
+    @admin.display(description="what would help")
+    def cure_shown(self, server: Server) -> str:
+        verdict = grades.of(server, timezone.now())
+        if verdict is None or not verdict.cure:
+            return "–"
+        if not advice.is_command(verdict.cure):
+            return verdict.cure
+        box = '{}<div class="copybox"><code>{}</code><button type="button" data-copy>Copy</button></div>'
+        return format_html(box, advice.KEEP, verdict.cure)
+
+    @admin.display(description="requests of others", ordering="foreign_count")
+    def foreign_shown(self, server: Server) -> str:
+        if not server.foreign_at:
+            return "None noticed."
+        return format_html("{} noticed, the latest {}", f"{server.foreign_count:,}", moment(server.foreign_at[-1]))
+
     @admin.display(description="model", ordering="model")
     def model_shown(self, server: Server) -> str:
         return server.model or NOT_KNOWN
@@ -184,7 +231,10 @@ class ServerPage(Page[Server]):
     # Orders
 
     def get_urls(self) -> list[URLPattern]:
-        views = {"look": self.look_view, "drain": self.drain_view, "serve": self.serve_view, "retire": self.retire_view}
+        views = {
+            "look": self.look_view, "probe": self.probe_view, "drain": self.drain_view, "serve": self.serve_view,
+            "retire": self.retire_view,
+        }  # fmt: skip
         ours = [
             path(f"<int:pk>/{name}/", self.admin_site.admin_view(view), name=f"slots_server_{name}")
             for name, view in views.items()
@@ -193,6 +243,9 @@ class ServerPage(Page[Server]):
 
     def look_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         return self._ordered(request, pk, self._look_at_one)
+
+    def probe_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._ordered(request, pk, self._probe_one)
 
     def drain_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         return self._ordered(request, pk, self._drain_one)
@@ -209,6 +262,10 @@ class ServerPage(Page[Server]):
     @admin.action(description="Look now", permissions=["change"])
     def look_at(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
         self._each(request, chosen, self._look_at_one)
+
+    @admin.action(description="Probe again", permissions=["change"])
+    def probe_again(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
+        self._each(request, chosen, self._probe_one)
 
     @admin.action(description="Drain: give no new leases", permissions=["change"])
     def drain(self, request: HttpRequest, chosen: QuerySet[Server]) -> None:
@@ -249,6 +306,11 @@ class ServerPage(Page[Server]):
             raise orders.Refused(f"{server.url} is retired: put it back into service first.")
         self._look(request, server.pk)
 
+    def _probe_one(self, request: HttpRequest, server: Server) -> None:
+        orders.probe_again(server)
+        self.log_change(request, server, "Probed again.")
+        messages.success(request, f"{server.url} is tried once more by a worker: that takes a few seconds.")
+
     def _drain_one(self, request: HttpRequest, server: Server) -> None:
         orders.drain(server)
         self.log_change(request, server, "Drained.")
@@ -272,9 +334,11 @@ class ServerPage(Page[Server]):
         if answers:
             found = f"{server.model}, {counting(server.total_slots or 0, 'place')} of {server.n_ctx:,} tokens"
             draining = " It is being drained." if server.state == State.DRAINING else ""
-            messages.success(request, f"{server.url} answers: {found}.{draining}")
+            trying = " It is being tried out: that takes a few seconds." if server.state == State.PROBING else ""
+            messages.success(request, f"{server.url} answers: {found}.{draining}{trying}")
         else:
-            messages.warning(request, f"Not usable yet: {server.trouble} Workers go on looking once a second.")
+            why = server.trouble or server.costs
+            messages.warning(request, f"Not usable yet: {why} Workers go on looking once a second.")
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         server: Server | None = kwargs.get("obj")
@@ -292,11 +356,12 @@ def _page(pk: int) -> str:
 def _orders(server: Server) -> list[dict[str, str]]:
     """The buttons that make sense in its present state. A link asks first, the rest are done at once."""
     offered = {
-        State.READY: ("look", "drain"),
+        State.READY: ("look", "probe", "drain"),
+        State.UNUSABLE: ("look", "probe"),
         State.DRAINING: ("look", "serve"),
         State.RETIRED: ("serve",),
     }.get(State(server.state), ("look",))
-    labels = {"look": "Look now", "drain": "Drain", "serve": "Put back into service"}
+    labels = {"look": "Look now", "probe": "Probe again", "drain": "Drain", "serve": "Put back into service"}
     buttons = [
         {"address": reverse(f"admin:slots_server_{name}", args=[server.pk]), "label": labels[name]} for name in offered
     ]

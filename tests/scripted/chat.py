@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: from a body to a generation in a slot, and its events to whoever reads them."""
+"""POST /v1/chat/completions, /v1/completions: from a body to a generation in a slot, and its events to its readers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -66,12 +66,13 @@ def slot_number(value: object) -> int:
 
 
 def generation(body: Mapping[str, Any], script: Script) -> tuple[Generation, str]:
-    prompt, partial = prompt_and_partial(body)
+    raw = body.get("prompt")
+    prompt, partial = (raw, "") if isinstance(raw, str) else prompt_and_partial(body)
     limit = next((body[name] for name in ("max_tokens", "max_completion_tokens", "n_predict") if name in body), None)
     run = Generation(
         id_slot=slot_number(body.get("id_slot", -1)),
         prompt=tokens.split(prompt),
-        answer=Answer(script, body["messages"]),
+        answer=Answer(script, [{"role": "user", "content": raw}] if isinstance(raw, str) else body["messages"]),
         script=script,
         said=len(tokens.split(partial)),
         max_tokens=limit if limit is None or limit >= 0 else None,
@@ -85,7 +86,8 @@ def generation(body: Mapping[str, Any], script: Script) -> tuple[Generation, str
 async def complete(backend: "Backend", request: Request, connection: Connection) -> None:
     try:
         body = request.json()
-        script = backend.scripts.choose(body)
+        # Scripts are for what people say; a raw prompt is answered with default words.
+        script = Script() if "prompt" in body else backend.scripts.choose(body)
         run, partial = generation(body, script)
     except (ValueError, BadRequest) as error:
         connection.error(400, str(error), "invalid_request_error")
@@ -124,7 +126,9 @@ class Delivery:
     ) -> None:  # fmt: skip
         self._backend, self._connection, self._run, self._record = backend, connection, run, record
         self._partial, self._streams = partial, body.get("stream") is True
-        self._encoder = sse.ChatStream(run, body, backend.options.alias, partial)
+        encoder: type[sse.CompletionStream] = sse.RawStream if record.raw else sse.ChatStream
+        self._encoder = encoder(run, body, backend.options.alias, partial)
+        self._encoder.tells = backend.behaviour.tells_cache
         self._session = self._open_session()
         self._attached = True  # the client that asked still listens
         self._headers_out = False

@@ -137,10 +137,44 @@ class Slot:
         }
 
 
+class RamCache:
+    """llama-server's cache of prompts beside its slots (`--cache-ram`), as far as who finds what again."""
+
+    def __init__(self) -> None:
+        self._kept: list[list[str]] = []
+
+    def keep(self, tokens: list[str]) -> None:
+        if tokens and not any(kept[: len(tokens)] == tokens for kept in self._kept):
+            self._kept.append(list(tokens))
+
+    def exchange(self, slot: Slot, prompt: list[str]) -> None:
+        """Keep what the slot holds and put there what fits `prompt` best; an empty slot is left alone (BUG C)."""
+        if not slot.tokens:
+            return
+        self.keep(slot.tokens)
+        held = common_prefix(slot.tokens, prompt)
+        best = max(self._kept, key=lambda kept: common_prefix(kept, prompt))
+        share = common_prefix(best, prompt)
+        if share > held and share / len(best) > max(0.25, held / len(slot.tokens)):
+            self._kept.remove(best)
+            slot.tokens = list(best)
+
+    def keep_idle(self, slots: list[Slot], *, clear: bool) -> None:
+        for slot in slots:
+            self.keep(slot.tokens)
+            if clear:
+                slot.tokens = []
+
+
 class Engine:
     """`slots` slots of `n_ctx` tokens, decoded `batch` prompt tokens at a time. Rates are tokens per second."""
 
-    def __init__(self, *, slots: int, n_ctx: int, batch: int, prefill_rate: float, rate: float) -> None:
+    def __init__(
+        self, *, slots: int, n_ctx: int, batch: int, prefill_rate: float, rate: float,
+        cache_ram: bool = False, kv_unified: bool = False,
+    ) -> None:  # fmt: skip
+        self._ram = RamCache() if cache_ram else None
+        self._unified = kv_unified
         self.n_ctx, self.batch, self.prefill_rate, self.rate = n_ctx, batch, prefill_rate, rate
         self.slots = [Slot(number) for number in range(slots)]
         self.deferred: deque[Generation | SlotAction] = deque()
@@ -276,10 +310,14 @@ class Engine:
             self._cancel(task.generation)
         elif isinstance(task, SlotAction):
             self._act(task)
-        elif (slot := self._slot_for(task)) is None:
-            self._defer(task)
         else:
-            self._launch(slot, task)
+            if self._ram is not None and task.id_slot != -1:
+                # Before it is known whether the slot is busy: that is llama-server's BUG A.
+                self._ram.exchange(self.slots[task.id_slot % len(self.slots)], task.prompt)
+            if (slot := self._slot_for(task)) is None:
+                self._defer(task)
+            else:
+                self._launch(slot, task)
 
     def _defer(self, task: Generation | SlotAction) -> None:
         self.deferred.append(task)
@@ -303,6 +341,8 @@ class Engine:
     def _launch(self, slot: Slot, task: Generation) -> None:
         task.on_start(slot.id)
         slot.running = slot.last = task
+        if self._ram is not None:
+            self._ram.keep_idle([other for other in self.slots if other.running is None], clear=self._unified)
         task.started = asyncio.get_running_loop().time()
         if len(task.prompt) >= self.n_ctx:
             self._release(slot, Refused(400, self._overflow(len(task.prompt))))

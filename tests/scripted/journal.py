@@ -27,6 +27,7 @@ class Record:
     cache_n: int = 0
     predicted_n: int = 0
     pieces: list[str] = field(default_factory=list)  # tokens generated
+    raw: bool = False
 
     @property
     def text(self) -> str:
@@ -46,21 +47,25 @@ class Journal:
     """`most_at_once[slot]` is the largest number of requests that named a slot and were unfinished at one moment."""
 
     requests: list[Record] = field(default_factory=list)
+    raw: list[Record] = field(default_factory=list)  # /v1/completions: a probe's canaries, counted nowhere else
     calls: list[str] = field(default_factory=list)  # every request as "METHOD /path?query", in order of arrival
     most_at_once: dict[int, int] = field(default_factory=dict)
     most_deferred: int = 0
     _open: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def arrived(self, body: Mapping[str, Any], stream_id: str | None, id_slot: int) -> Record:
-        record = Record(len(self.requests), body.get("id_slot"), stream_id, body, time.monotonic())
-        self.requests.append(record)
-        if id_slot != -1:
+        raw = "prompt" in body
+        number = len(self.requests) + len(self.raw)
+        record = Record(number, body.get("id_slot"), stream_id, body, time.monotonic(), raw=raw)
+        (self.raw if raw else self.requests).append(record)
+        if id_slot != -1 and not raw:
             self._count(id_slot, record)
         return record
 
     def started(self, record: Record, slot: int) -> None:
         record.slot, record.started = slot, time.monotonic()
-        self._count(slot, record)
+        if not record.raw:
+            self._count(slot, record)
 
     def _count(self, slot: int, record: Record) -> None:
         self._open[slot].add(record.number)
@@ -76,12 +81,13 @@ class Journal:
 
     def close(self) -> None:
         """The server has gone: whatever was unfinished has ended with it."""
-        for record in self.requests:
+        for record in (*self.requests, *self.raw):
             if record.ended is None:
                 self.ended(record, "ended")
 
     def clear(self) -> None:
         self.requests.clear()
+        self.raw.clear()
         self.calls.clear()
         self.most_at_once.clear()
         self.most_deferred = 0

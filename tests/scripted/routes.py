@@ -40,6 +40,8 @@ class Options:
     model_path: str = "/models/scripted.gguf"
     metrics: bool = True
     ring_bytes: int = 4 * 1024 * 1024
+    cache_ram: bool = False  # llama-server's default is on: what a slot held is kept beside it and found again
+    kv_unified: bool = False  # its default without -np: with `cache_ram`, idle slots are cleared when another begins
 
 
 @dataclass
@@ -48,7 +50,9 @@ class Behaviour:
 
     `slots_fault`: GET /slots leaves the last slot out (missing), shows all busy for ever (busy), never answers
     (silent) or answers 501 (off). `streams_route` False: a server from before resumable streams. `restore_is_empty`:
-    restore says it worked, and the cache is empty (sliding-window models).
+    restore says it worked, and the cache is empty (sliding-window models). `marker` False: /props from before media
+    markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
+    before they told how much was reused.
     """
 
     loading: bool = False
@@ -56,6 +60,10 @@ class Behaviour:
     slots_fault: SlotsFault | None = None
     streams_route: bool = True
     restore_is_empty: bool = False
+    marker: bool = True
+    embeddings: bool = False
+    role: str | None = None
+    tells_cache: bool = True
 
     def change(self, **values: Any) -> None:
         known = {field.name for field in fields(self)}
@@ -73,6 +81,7 @@ class Backend:
         self.engine = Engine(
             slots=options.slots, n_ctx=options.n_ctx, batch=options.batch,
             prefill_rate=options.prefill_rate, rate=options.rate,
+            cache_ram=options.cache_ram, kv_unified=options.kv_unified,
         )  # fmt: skip
         self.engine.on_deferred = journal.waiting
         self.streams = Streams(options.ring_bytes)
@@ -92,6 +101,7 @@ class Backend:
             ("POST", "/detokenize"): self.detokenize,
             ("POST", "/apply-template"): self.apply_template,
             ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.chat,
             ("POST", "/v1/chat/completions/input_tokens"): self.input_tokens,
             ("GET", "/v1/stream"): self.read_stream,
             ("DELETE", "/v1/stream"): self.delete_stream,
@@ -138,11 +148,15 @@ class Backend:
 
     def props(self, request: Request, connection: Connection) -> None:
         options = self.options
-        connection.json({
+        if self.behaviour.role == "router":
+            connection.json({"role": "router", "total_slots": 0, "default_generation_settings": {"n_ctx": 0}})
+            return
+        marker = {"media_marker": self._marker} if self.behaviour.marker else {}
+        connection.json(marker | {
             "default_generation_settings": {"params": {}, "n_ctx": options.n_ctx},
             "total_slots": options.slots, "model_alias": options.alias, "model_ftype": "scripted",
             "model_path": options.model_path, "modalities": {"vision": False, "video": False, "audio": False},
-            "media_marker": self._marker, "endpoint_slots": self.behaviour.slots_fault != "off",
+            "endpoint_slots": self.behaviour.slots_fault != "off",
             "endpoint_props": False, "endpoint_metrics": options.metrics, "ui": False,
             "chat_template": "{# ChatML #}", "chat_template_caps": {"supports_system_role": True},
             "bos_token": tokens.IM_START, "eos_token": tokens.IM_END, "build_info": FINGERPRINT,
@@ -200,6 +214,10 @@ class Backend:
         connection.json({"input_tokens": count, "object": "response.input_tokens"})
 
     async def chat(self, request: Request, connection: Connection) -> None:
+        if self.behaviour.embeddings:
+            message = "This server does not support completions. Start it without `--embeddings`"
+            connection.error(501, message, "not_supported_error")
+            return
         await complete(self, request, connection)
 
     # Slots

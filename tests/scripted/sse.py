@@ -59,7 +59,7 @@ class Parts:
         return {"reasoning_content": piece} if self.thinking else {"content": piece}
 
 
-class ChatStream:
+class CompletionStream:
     """Turns a generation's events into the bytes of its stream."""
 
     def __init__(self, run: Generation, body: Mapping[str, Any], model: str, partial: str = "") -> None:
@@ -67,6 +67,7 @@ class ChatStream:
         self._progress = body.get("return_progress") is True
         self._usage = bool((body.get("stream_options") or {}).get("include_usage"))
         self._begun = False
+        self.tells = True  # how much was reused
         self._envelope = {
             "created": int(time.time()), "id": f"chatcmpl-{secrets.token_hex(16)}", "model": model,
             "system_fingerprint": FINGERPRINT, "object": "chat.completion.chunk",
@@ -76,7 +77,7 @@ class ChatStream:
         """The bytes for one event; none for what the client does not get to see."""
         match happened:
             case Progress():
-                return self._role({"prompt_progress": vars(happened)}) if self._progress else b""
+                return self._role({"prompt_progress": vars(happened)}) if self._progress and self.tells else b""
             case Token(piece):
                 return self._opening() + self._delta(self._parts.delta(piece))
             case Finished(reason):
@@ -107,6 +108,29 @@ class ChatStream:
             return self._choice({}, reason, measured) + DONE
         totals = {"choices": [], **self._envelope, "usage": usage(self._run), **measured}
         return self._choice({}, reason) + event(totals) + DONE
+
+
+class ChatStream(CompletionStream):
+    """For /v1/chat/completions."""
+
+
+class RawStream(CompletionStream):
+    """The same for /v1/completions: text in place of deltas, and figures with the last piece."""
+
+    def __init__(self, run: Generation, body: Mapping[str, Any], model: str, partial: str = "") -> None:
+        super().__init__(run, body, model, partial)
+        self._envelope["object"] = "text_completion"
+        self._begun = True  # there are no roles
+
+    def _choice(self, delta: Mapping[str, object], finish: str | None = None, more: Mapping[str, object] = {}) -> bytes:
+        choice = {"text": delta.get("content") or "", "index": 0, "logprobs": None, "finish_reason": finish}
+        return event({"choices": [choice], **self._envelope, **more})
+
+    def _closing(self, reason: str) -> bytes:
+        measured = timings(self._run)
+        if not self.tells:
+            del measured["cache_n"]
+        return self._choice({}, reason, {"usage": usage(self._run), "timings": measured}) + DONE
 
 
 def whole(run: Generation, reason: str, model: str, partial: str) -> dict[str, object]:
