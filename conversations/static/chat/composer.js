@@ -25,6 +25,7 @@ export class Composer {
       this.#submit();
     });
     this.stopButton.addEventListener("click", () => {
+      if (document.activeElement === this.stopButton) this.focus(); // once disabled it would leave the keyboard nowhere
       this.stopButton.disabled = true; // once is enough; again if that went nowhere
       setTimeout(() => (this.stopButton.disabled = false), STOP_AGAIN);
       on.stop();
@@ -70,7 +71,7 @@ export class Composer {
     this.stopButton.hidden = !live;
     this.sendButton.hidden = live;
     this.#advise("");
-    if (focused) this.box.focus();
+    if (focused) this.focus();
   }
 
   #submit() {

@@ -2,14 +2,15 @@
 
 const SIGNED_OUT = 4401; // close code
 const QUIET_PING = 15_000; // keeps proxies from closing an idle socket
-const WAITING_PING = 3_000; // while an answer is under way: a lost last event is found by asking
+const WAITING_PING = 3_000; // while something is awaited: a lost last event, or a dead line, is found by asking
 const PATIENCE = 8_000; // without an answer to a ping, or to opening
 const SHORT_PATIENCE = 2_000; // when the page or the network has just come back: the old socket is probably dead
 const SLOWEST = 10_000;
 
 /**
  * Calls `on.frame(frame)` for every frame, `on.state("online" | "offline")` when it comes and goes,
- * `on.signedOut()` when the session has ended. `on.known()` gives `{generation: seq}` of what is under way.
+ * `on.signedOut()` when the session has ended. `on.known()` gives `{generation: seq}` of what is under way,
+ * `on.waiting()` whether anything is: an answer, or a message that the server has not confirmed.
  */
 export class Connection {
   #on;
@@ -89,7 +90,7 @@ export class Connection {
   }
 
   #pause() {
-    return Object.keys(this.#on.known()).length ? WAITING_PING : QUIET_PING;
+    return this.#on.waiting() ? WAITING_PING : QUIET_PING;
   }
 
   #ping(patience) {

@@ -35,6 +35,7 @@ const connection = new Connection({
   state: showConnection,
   signedOut: signIn,
   known: () => (conversation.live ? { [conversation.live.id]: conversation.live.seq } : {}),
+  waiting: () => Boolean(conversation.live) || outbox.of(conversation.id).some((message) => !message.problem),
 });
 
 // What the server says.
