@@ -65,7 +65,7 @@ WHERE g.status = 'running'"""
 _SLOTS = """
 SELECT v.model, s.fence, s.phase = 'busy' OR s.condition = 'stopping', count(*) OVER (PARTITION BY v.id)
 FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-WHERE v.state = 'ready' AND v.trouble = '' AND s.condition <> 'gone' ORDER BY s.id"""
+WHERE v.state = 'ready' AND v.trouble = '' AND s.condition IN ('ready', 'stopping') ORDER BY s.id"""
 
 _WAITING = f"""
 SELECT g.id, g.conversation_id, g.owner_id, w.model, w.place, w.running, g.estimated_at IS NULL, {_WORK}
