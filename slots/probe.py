@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slots.client import LlamaServer, ServerError, ServerRefused, SlotState
-from slots.grades import Findings, Parking
+from slots.grades import Findings, Parking, Verdict, unusable
 from slots.servers import wait_until_quiet
 
 PATIENCE = 25.0  # seconds for one canary on the slowest machine that is of any use
 CANARY_WORDS = 7
 MARGIN = 2  # tokens that two prompts may share by chance, and a beginning-of-text token
 EMBEDDING = "It answers no texts: it serves an embedding model, or was started with --embeddings."
+SEE_ITS_LOG = "See its own log; then restart it, or probe it again."
 NO_EMBEDDING = "Start llama-server with a chat model and without --embeddings."
 _NOUNS = (
     "river", "garden", "bread", "winter", "music", "paper", "house", "water", "light", "stone", "horse", "table",
@@ -48,6 +49,13 @@ class Plan:
     first: int
     second: int | None  # None on a server of one slot
     fresh: bool
+
+
+def rejection(error: ServerError) -> Verdict:
+    """For a server that does not answer a canary."""
+    if "embedding" in str(error).lower():
+        return unusable(EMBEDDING, NO_EMBEDDING)
+    return unusable(f"It cannot complete a text: {error}", SEE_ITS_LOG)
 
 
 def plan(states: Sequence[SlotState]) -> Plan:

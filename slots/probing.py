@@ -31,7 +31,7 @@ State = Server.State
 PROBE_SECONDS = 30.0  # from one canary to the next; more than the longest that a canary is waited for
 AGAIN_SECONDS = 2.0  # after a try that came to nothing
 TRIES = 3
-SEE_ITS_LOG = "See its own log; then restart it, or probe it again."
+NOT_SUPPORTED = 501  # llama-server's word for what it was not started for
 
 
 class ClaimLost(Exception):
@@ -117,18 +117,10 @@ def _verdict(claim: Claim) -> Verdict:
         logger.warning("server=%s: %s", claim.server.url, error)
         return grades.disturbed(props)
     except (ServerRefused, ServerFailed) as error:
-        return _rejection(error, tries)
+        if error.status != NOT_SUPPORTED and tries < TRIES:
+            raise
+        return probe.rejection(error)
     return grades.judge(found, props)
-
-
-def _rejection(error: ServerError, tries: int) -> Verdict:
-    if "embedding" in str(error).lower():
-        return grades.unusable(probe.EMBEDDING, probe.NO_EMBEDDING)
-    if error.status != 501 and tries < TRIES:
-        raise error
-    return grades.unusable(
-        f"It cannot complete a text: {error}", "See its own log; then restart it, or probe it again."
-    )
 
 
 def filename(server: Server) -> str:

@@ -82,6 +82,16 @@ def explained(client: LlamaServer, error: ServerError) -> tuple[str, str]:
     return f"{client.url} answers as {found.name}, not as a llama-server.", found.cure
 
 
+def name_of(client: LlamaServer, error: ServerError) -> str:
+    """Who answers there in a word or two."""
+    if error.status == 0 and not isinstance(error, ServerFailed):
+        return "–"
+    if error.cure or error.status == 501:
+        return "llama-server"
+    found = recognised(client, str(error))
+    return found.name if found else "llama-server"
+
+
 _known: dict[str, tuple[str, float, Stranger | None]] = {}
 _lock = threading.Lock()
 

@@ -193,7 +193,7 @@ def test_two_addresses_of_one_process_are_told_apart_from_two_servers(
 ) -> None:
     start_worker(LLAMA_SERVERS=f"{fake_llama.url},{fake_llama.url.replace('127.0.0.1', 'localhost')}")
     eventually(lambda: Server.objects.filter(trouble__contains="same process").exists())
-    assert Server.objects.filter(state="ready").count() == 1
+    eventually(lambda: Server.objects.filter(state="ready").count() == 1)
     assert ended(factories.sent(words="hello")).status == "done"
 
 
