@@ -86,7 +86,9 @@ class Site:
 
     def visitor(self, name: str = "nobody", **options: Any) -> Chat:
         """Somebody with a browser of their own, signed in nowhere, in an empty tab."""
-        context = self._open.enter_context(self.browser.new_context(**{"viewport": WIDE, **options}))
+        # Moving dots and drawers cost a core where nothing but the processor draws.
+        options = {"viewport": WIDE, "reduced_motion": "reduce", **options}
+        context = self._open.enter_context(self.browser.new_context(**options))
         context.set_default_timeout(PATIENCE)
         context.add_init_script(RECORDER)
         self.visitors[name] = Visitor(context, Watch(context, self.origin))
