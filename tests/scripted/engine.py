@@ -171,10 +171,11 @@ class Engine:
 
     def __init__(
         self, *, slots: int, n_ctx: int, batch: int, prefill_rate: float, rate: float,
-        cache_ram: bool = False, kv_unified: bool = False,
+        cache_ram: bool = False, kv_unified: bool = False, similarity: float = 0.0,
     ) -> None:  # fmt: skip
         self._ram = RamCache() if cache_ram else None
         self._unified = kv_unified
+        self._similarity = similarity
         self.n_ctx, self.batch, self.prefill_rate, self.rate = n_ctx, batch, prefill_rate, rate
         self.slots = [Slot(number) for number in range(slots)]
         self.deferred: deque[Generation | SlotAction] = deque()
@@ -336,6 +337,9 @@ class Engine:
             slot = self.slots[task.id_slot % len(self.slots)]
             return None if slot.running else slot
         idle = [slot for slot in self.slots if slot.running is None]
+        alike = {slot: common_prefix(slot.tokens, task.prompt) / len(task.prompt) for slot in idle}
+        if self._similarity and alike and max(alike.values()) > self._similarity:
+            return max(idle, key=lambda slot: alike[slot])
         return min(idle, key=lambda slot: (slot.last_used, -slot.id), default=None)
 
     def _launch(self, slot: Slot, task: Generation) -> None:

@@ -41,6 +41,7 @@ class Options:
     metrics: bool = True
     ring_bytes: int = 4 * 1024 * 1024
     cache_ram: bool = False  # llama-server's default is on: what a slot held is kept beside it and found again
+    similarity: float = 0.0  # its default is 0.1 (-sps): requests that name no slot go to the one that holds most
     kv_unified: bool = False  # its default without -np: with `cache_ram`, idle slots are cleared when another begins
 
 
@@ -82,6 +83,7 @@ class Backend:
             slots=options.slots, n_ctx=options.n_ctx, batch=options.batch,
             prefill_rate=options.prefill_rate, rate=options.rate,
             cache_ram=options.cache_ram, kv_unified=options.kv_unified,
+            similarity=options.similarity,
         )  # fmt: skip
         self.engine.on_deferred = journal.waiting
         self.streams = Streams(options.ring_bytes)
