@@ -70,11 +70,15 @@ def _start() -> tuple[Path, Service, Service]:
     cache.start()
     for name in NOT_OURS:
         os.environ.pop(name, None)
-    os.environ |= TIMINGS | LIMITS | {
-        "STATE_DIR": str(state),
-        "DATABASE_URL": paths.postgres_url(sockets),
-        "REDIS_URL": paths.valkey_url(sockets),
-    }
+    os.environ |= (
+        TIMINGS
+        | LIMITS
+        | {
+            "STATE_DIR": str(state),
+            "DATABASE_URL": paths.postgres_url(sockets),
+            "REDIS_URL": paths.valkey_url(sockets),
+        }
+    )
     return state, database, cache
 
 
