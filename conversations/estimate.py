@@ -12,7 +12,7 @@ guessed from the conversation's last count and the bytes of the message.
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
@@ -28,6 +28,7 @@ from slots.models import Slot
 
 SCENARIOS = 20
 LOW, HIGH = SCENARIOS // 5, SCENARIOS - 1 - SCENARIOS // 5  # of the scenarios in order
+PLAYED = 100  # of those who wait: for those behind them time goes on in proportion
 RECENT = 200  # answers to learn from
 ENOUGH = 8  # answers from which on they speak for themselves
 BYTES_PER_TOKEN = 4  # of UTF-8, about right for English and for Chinese
@@ -47,6 +48,7 @@ coalesce((b.usage->>'prompt_tokens')::float + (b.usage->>'completion_tokens')::f
 CASE WHEN jsonb_typeof(c.params->'max_tokens') = 'number' THEN (c.params->>'max_tokens')::float
      ELSE %(default_max_tokens)s END"""
 _WORK_FROM = """
+FROM conversations_generation g
 JOIN conversations_conversation c ON c.id = g.conversation_id
 JOIN conversations_message a ON a.id = g.message_id
 JOIN conversations_message q ON q.id = a.parent_id
@@ -57,8 +59,7 @@ _GUESSES = {"bytes_per_token": BYTES_PER_TOKEN, "default_max_tokens": DEFAULT_MA
 
 _RUNNING = f"""
 SELECT g.fence, g.id, g.owner_id, date_part('epoch', statement_timestamp() - g.started_at), coalesce(k.tokens, 0),
-       {_WORK}
-FROM conversations_generation g {_WORK_FROM}
+       {_WORK} {_WORK_FROM}
 LEFT JOIN LATERAL (SELECT sum(tokens) AS tokens FROM conversations_chunk WHERE generation_id = g.id) k ON true
 WHERE g.status = 'running'"""
 
@@ -68,9 +69,11 @@ FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
 WHERE v.state = 'ready' AND v.trouble = '' AND s.condition IN ('ready', 'stopping') ORDER BY s.id"""
 
 _WAITING = f"""
-SELECT g.id, g.conversation_id, g.owner_id, w.model, w.place, w.running, g.estimated_at IS NULL, {_WORK}
-FROM conversations_queue w JOIN conversations_generation g ON g.id = w.id {_WORK_FROM}
-ORDER BY w.position LIMIT %(most)s"""
+WITH waiting AS MATERIALIZED (SELECT * FROM conversations_queue ORDER BY position LIMIT %(most)s),
+work (id, prompt, most) AS MATERIALIZED (
+  SELECT g.id, {_WORK} {_WORK_FROM} WHERE g.id IN (SELECT id FROM waiting WHERE position <= %(played)s))
+SELECT w.id, w.conversation_id, w.owner_id, w.model, w.place, w.running, w.untold, work.prompt, work.most
+FROM waiting w LEFT JOIN work ON work.id = w.id ORDER BY w.position"""
 
 
 class Estimate(NamedTuple):
@@ -95,8 +98,8 @@ class Waiter:
     place: int
     running: int  # answers of its person that are being written
     untold: bool  # no estimate was given yet
-    prompt: float  # tokens to be read, guessed
-    most: float  # tokens that it may write
+    prompt: float | None  # tokens to be read, guessed; None so far back that it is not looked at
+    most: float | None  # tokens that it may write
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +184,22 @@ class _Expected:
 def estimates(slots: Sequence[SlotNow], waiting: Sequence[Waiter], samples: Sequence[Sample]) -> list[Estimate | None]:
     """For each of `waiting`, in the order in which turns begin; None where nothing is known or nothing can answer."""
     paces = _Paces(slots, samples)
-    expected = [paces.of(one.model, one.prompt, one.most, one.id.int) for one in waiting]
-    begins: list[list[float]] = [[] for _ in waiting]
+    played = [one for one in waiting if one.prompt is not None]
+    expected = [paces.of(one.model, one.prompt or 0, one.most or 0, one.id.int) for one in played]
+    begins: list[list[float]] = [[] for _ in played]
     remaining = [_remaining(slot, paces) for slot in slots]
     for scenario in range(SCENARIOS):
         line = _Line(slots, [until[scenario] for until in remaining])
-        for one, work, seconds in zip(waiting, expected, begins, strict=True):
+        for one, work, seconds in zip(played, expected, begins, strict=True):
             if work:
                 seconds.append(line.begin(one, work, scenario))
-    return [_range(sorted(seconds)) for seconds in begins]
+    ranges = [sorted(seconds) for seconds in begins]
+    return [_rounded(found) for found in [*ranges, *_behind(played, ranges, waiting[len(played) :])]]
 
 
 def waiting(most: int) -> list[Waiter]:
     """The first `most` of the queue, in the order in which turns begin. One query."""
-    return [Waiter(*row) for row in _rows(_WAITING, _GUESSES | {"most": most})]
+    return [Waiter(*row) for row in _rows(_WAITING, _GUESSES | {"most": most, "played": PLAYED})]
 
 
 def recent() -> list[Sample]:
@@ -310,7 +315,15 @@ def _spread(luck: int, scenario: int, count: int) -> int:
     return (luck % count + scenario * count // SCENARIOS) % count
 
 
-def _range(seconds: Sequence[float]) -> Estimate | None:
+def _behind(played: Sequence[Waiter], ranges: Sequence[list[float]], others: Sequence[Waiter]) -> Iterator[list[float]]:
+    """As far behind the last one played of their model as by their places."""
+    last = {one.model: (one.place, seconds) for one, seconds in zip(played, ranges, strict=True)}
+    for one in others:
+        place, seconds = last.get(one.model, (1, []))
+        yield [until * one.place / place for until in seconds]
+
+
+def _rounded(seconds: Sequence[float]) -> Estimate | None:
     if not seconds or math.isinf(seconds[HIGH]):
         return None
     low, high = _step(seconds[LOW], math.floor), _step(seconds[HIGH], math.ceil)

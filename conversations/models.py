@@ -213,6 +213,7 @@ class Waiting(models.Model):
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.DO_NOTHING, related_name="+")
     model = models.TextField()
     began = models.BooleanField()  # its server or worker went: it goes on before anybody begins
+    untold = models.BooleanField()  # its person was given no estimate yet
     running = models.IntegerField()  # answers of its person that are being written
     share = models.IntegerField()  # how many their person has with this one, those being written included
     position = models.IntegerField()  # in the order in which turns begin, over all models

@@ -4,6 +4,7 @@ import random
 import statistics
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -28,7 +29,7 @@ FIXED = [Sample(MODEL, 100, 50.0, 1, 40, 0.4)] * 20  # 100 tokens in 2 s each, a
 PERSON = 1
 
 
-def waiter(prompt: float = 0, most: float = 512, model: str = MODEL, owner: int | None = None) -> Waiter:
+def waiter(prompt: float | None = 0, most: float = 512, model: str = MODEL, owner: int | None = None) -> Waiter:
     owner = owner if owner is not None else random.Random(str(uuid.uuid4())).randint(2, 10**9)
     return Waiter(uuid.uuid4(), uuid.uuid4(), owner, model, 1, 0, True, prompt, most)
 
@@ -110,6 +111,12 @@ class TestWithoutTheDatabase:
         assert many
         assert few.low < many.low < many.high < few.high + 1
 
+    def test_far_behind_time_goes_on_in_proportion_to_the_places(self) -> None:
+        line = [replace(waiter(prompt=0 if place <= 2 else None), place=place) for place in range(1, 5)]
+        assert exact([slot(running(written=50))], line) == [1, 3, 4, 6]
+        (_, other) = estimates([slot(running())], [line[0], waiter(prompt=None, model="other")], FIXED)
+        assert other is None
+
     def test_the_range_holds_the_middle_of_what_may_happen(self) -> None:
         """Against waits played by chance: three fifths of them should fall into it."""
         rng = random.Random(3)
@@ -147,6 +154,12 @@ class TestWithTheDatabase:
         first, second = estimate.waiting(10)
         assert (first.prompt, first.most) == (450, 77)
         assert (second.prompt, second.most) == (90, 512)
+
+    def test_those_far_behind_are_not_looked_at_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(estimate, "PLAYED", 1)
+        for _ in range(3):
+            factories.sent(words="word " * 80)
+        assert [(one.place, one.prompt) for one in estimate.waiting(10)] == [(1, 100), (2, None), (3, None)]
 
     def test_odd_params_of_a_conversation_break_nobody_s_estimate(self) -> None:
         odd: tuple[object, ...] = ({"max_tokens": "many"}, {"max_tokens": None}, {"max_tokens": 1.5}, [], "x")

@@ -14,7 +14,7 @@ WITH running AS (
   SELECT owner_id, count(*)::integer AS running FROM conversations_generation WHERE status = 'running' GROUP BY owner_id),
 waiting AS (
   SELECT g.id, g.conversation_id, g.owner_id, g.model, g.queued_at, p.served_at,
-         g.started_at IS NOT NULL AS began, coalesce(r.running, 0) AS running,
+         g.started_at IS NOT NULL AS began, g.estimated_at IS NULL AS untold, coalesce(r.running, 0) AS running,
          row_number() OVER (
            PARTITION BY g.owner_id ORDER BY g.started_at IS NOT NULL DESC, g.queued_at, g.id)::integer AS own
   FROM conversations_generation g
@@ -25,7 +25,7 @@ ordered AS (
   SELECT w.*, running + own AS share, row_number() OVER (
     ORDER BY began DESC, running + own, own, served_at NULLS FIRST, queued_at, id)::integer AS position
   FROM waiting w)
-SELECT id, conversation_id, owner_id, model, began, running, share, position,
+SELECT id, conversation_id, owner_id, model, began, untold, running, share, position,
        CASE WHEN model = '' THEN position
             ELSE (row_number() OVER (PARTITION BY model ORDER BY position)
                   + count(*) FILTER (WHERE model = '') OVER (ORDER BY position))::integer END AS place
