@@ -8,8 +8,10 @@ import shlex
 from slots.client import Props
 
 BATCH = 512  # tokens: bounds how long one prefill holds up its neighbours' streams, and how late a stop is noticed
-KEEP = "Restart it with this, and keep your other flags:"
 SAVE_PATH = "~/llama-slots"
+USEFUL_CONTEXT = 2048  # model tokens that a conversation needs at least, where one context is to be divided
+KEEP = "Restart it with this, and keep your other flags"
+FOLDER = " (the folder for slots must exist; conversations will lie in it)"
 
 
 def command(props: Props, *, shared_pool: bool = False, saves: bool = False, whole_window: bool = False) -> str:
@@ -18,7 +20,7 @@ def command(props: Props, *, shared_pool: bool = False, saves: bool = False, who
     `shared_pool`: its slots share one context now, so the same memory is divided among them. `saves`: it has its
     --slot-save-path already. `whole_window`: its model needs --swa-full to go on from a restored slot.
     """
-    slots = max(props.total_slots, 1)
+    slots = places(props, shared_pool=shared_pool)
     context = props.n_ctx if shared_pool else props.n_ctx * slots
     words = [
         *("llama-server", "-m", shlex.quote(props.model_path or "MODEL.gguf")),
@@ -28,6 +30,26 @@ def command(props: Props, *, shared_pool: bool = False, saves: bool = False, who
         *(("--swa-full",) if whole_window else ()),
     ]
     return " ".join(words)
+
+
+def places(props: Props, *, shared_pool: bool) -> int:
+    """How many slots the command line names: as many as there are, unless the memory they share is too small."""
+    slots = max(props.total_slots, 1)
+    return max(1, min(slots, props.n_ctx // USEFUL_CONTEXT)) if shared_pool else slots
+
+
+def divided(props: Props) -> str:
+    """What becomes of a context that all slots share, when each gets its own of the same memory."""
+    slots = places(props, shared_pool=True)
+    each = padded(props.n_ctx, slots) // slots
+    if slots == 1:
+        return f"In the memory it has now there is room for one slot of {each:,} tokens; a larger -c and -np take more."
+    return f"In the memory it has now each of {slots} slots will have {each:,} tokens; a larger -c takes more."
+
+
+def introduction(cure: str) -> str:
+    """The sentence before a command line."""
+    return f"{KEEP}{FOLDER if SAVE_PATH in cure else ''}:"
 
 
 def is_command(cure: str) -> bool:

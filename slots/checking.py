@@ -94,8 +94,8 @@ def _announcement(address: Address, plan: probe.Plan) -> str:
     slots = f"slot{'s' if second else ''} {plan.first}{second}"
     before = "which nobody used yet" if plan.fresh else "where whatever was kept warm is lost"
     return (
-        f"{address.url}: sending about 40 model tokens of random words to {slots}, {before}; where it keeps files of "
-        f"slots it writes one small one, {FILENAME}. Nothing else changes; --no-probe only looks."
+        f"{address.url}: sending about 40 model tokens of random words to {slots}, {before}. With a --slot-save-path "
+        f"it writes one small file there, {FILENAME}. --no-probe only looks."
     )
 
 
@@ -123,7 +123,7 @@ def _explained(report: Report) -> list[str]:
         return _wrapped(report.why)
     lines = _wrapped(verdict.costs)
     if advice.is_command(verdict.cure):
-        return [*lines, *_wrapped(advice.KEEP), f"    {verdict.cure}"]
+        return [*lines, *_wrapped(advice.introduction(verdict.cure)), f"    {verdict.cure}"]
     return [*lines, *_wrapped(verdict.cure)]
 
 

@@ -90,6 +90,7 @@ def judge(found: Findings, props: Props) -> Verdict:
         return Verdict(Grade.ONE_AT_A_TIME, UNTOLD, "Update llama.cpp.")
     if found.ram_cache or found.loses:
         costs = RAM_CACHE if found.ram_cache else SHARED_POOL
+        costs += f" {advice.divided(props)}" if found.loses else ""
         cure = advice.command(props, shared_pool=found.loses, saves=saves)
         return Verdict(Grade.ONE_AT_A_TIME, costs, cure, parks_in_ram=found.ram_cache)
     if found.parking is Parking.USELESS:

@@ -132,6 +132,19 @@ def test_each_grade_below_full_names_its_cost_and_the_command_line(
         assert verdict.cure.startswith("llama-server -m '/models/my model.gguf' -np 4 --no-kv-unified -c ")
 
 
+def test_a_context_that_is_shared_is_divided_in_the_memory_it_has() -> None:
+    told = grades.judge(Findings(ram_cache=True, loses=True), PROPS)
+    assert "each of 4 slots will have 2,048 tokens" in told.costs
+    assert "-np 4" in told.cure
+    small = Props("<boot>", "model", 4, 4096, "m.gguf")
+    assert "-np 2 --no-kv-unified -c 4096 " in grades.judge(Findings(loses=True), small).cure
+
+
+@pytest.mark.parametrize(("context", "slots", "total"), [(8192, 4, 8192), (1000, 3, 1536), (1, 1, 256)])
+def test_a_total_context_gives_each_slot_a_multiple_of_256(context: int, slots: int, total: int) -> None:
+    assert advice.padded(context, slots) == total
+
+
 def test_a_save_path_that_is_there_is_not_named_again() -> None:
     assert "--slot-save-path" not in grades.judge(Findings(ram_cache=True, parking=Parking.WORKS), PROPS).cure
 

@@ -186,7 +186,7 @@ class ServerPage(Page[Server]):
         if not advice.is_command(verdict.cure):
             return verdict.cure
         box = '{}<div class="copybox"><code>{}</code><button type="button" data-copy>Copy</button></div>'
-        return format_html(box, advice.KEEP, verdict.cure)
+        return format_html(box, advice.introduction(verdict.cure), verdict.cure)
 
     @admin.display(description="requests of others", ordering="foreign_count")
     def foreign_shown(self, server: Server) -> str:
