@@ -9,7 +9,9 @@ What is promised, each with a test in `tests/test_leases.py` or `tests/test_turn
 3. At most one request in flight per slot; a slot is handed on only when the server's `/slots` says it is quiet.
 4. Every request names its slot, an integer checked against the server's number of slots.
 5. A slot that changes hands gets `cache_prompt: false` with its first request.
-6. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
+6. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
+   one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
+7. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
 
 What is not: `expires_at` in the past does not end a lease, it makes it takeable; only a changed fence ends it. And the
 fence holds for Postgres; a llama-server checks none, so requests sent late by a stalled process are made harmless by
