@@ -1,6 +1,7 @@
 """Requests that are not ours are noticed, counted and named, and cost whoever waits nothing."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db.models.functions import Now
@@ -9,15 +10,15 @@ from django.utils import timezone
 from slots import foreign, grades, leases, servers
 from slots.models import Server, Slot
 from tests import factories, llama_client
+from tests.answers import ended
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
 from tests.grading import met, tried
 from tests.stack import StartProcess
-from tests.test_worker_faults import ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONG = {"max_tokens": 500, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 500, "ignore_eos": True}
 
 
 def slots_looks(fake: FakeLlama) -> int:
