@@ -8,7 +8,8 @@ What is promised, each with a test in `tests/test_leases.py` or `tests/test_turn
    it is sent and never reused; only the holder of that row, or anyone for an id no row carries, may stop it.
 3. At most one request in flight per slot; a slot is handed on only when the server's `/slots` says it is quiet.
 4. Every request names its slot, an integer checked against the server's number of slots.
-5. A slot that changes hands gets `cache_prompt: false` with its first request.
+5. A slot that changes hands gets `cache_prompt: false` with its first request; except on a server that is used one at
+   a time because it keeps caches in its RAM, where what it finds again is found by its tokens alone.
 6. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
    one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
 7. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.

@@ -162,6 +162,7 @@ def test_readiness_models_and_admin_agree_on_a_server_used_one_at_a_time(alice: 
     assert server.cure in html
     assert "data-copy" in html
     assert "Probe again" in html
+    assert administrator().get("/admin/slots/slot/").content.decode().count("Unused") == 3
 
 
 def test_readiness_models_and_admin_agree_on_a_server_that_is_unusable(alice: Person, fake_llama: FakeLlama) -> None:

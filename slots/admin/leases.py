@@ -31,6 +31,8 @@ def condition(slot: Slot) -> tuple[str, str, str]:
     """What a slot is doing: colour, word, and the sentence that explains it."""
     if slot.condition == Slot.Condition.GONE:
         return "", "Gone", "The server came back with fewer slots."
+    if slot.condition == Slot.Condition.UNUSED:
+        return "", "Unused", "The server answers one at a time, on slot 0."
     if slot.condition == Slot.Condition.STOPPING:
         return "warn", "Stopping", "Asked to stop, not yet quiet on the server."
     if slot.phase == Slot.Phase.BUSY:
