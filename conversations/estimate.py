@@ -2,14 +2,15 @@
 
 Several scenarios are played through, each with other answers of the past in the place of those to come: what runs ends
 after so many tokens more, whoever waits begins on the slot that is free first, reads the prompt and writes an answer
-of that length. The range holds the middle three fifths of the scenarios. Nothing is drawn by chance, so the range moves
-only when something has happened or time has gone by.
+of that length. The range holds the middle three fifths of the scenarios. For each turn all parts of what is known come
+once, in an order of its own that stays the same: the range moves only when something happens or time goes by.
 
 It knows nothing of who will come meanwhile and be served before, nor of prompts before they were counted: those are
 guessed from the conversation's last count and the bytes of the message.
 """
 
 import math
+import random
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ PLAYED = 100  # of those who wait: for those behind them time goes on in proport
 RECENT = 200  # answers to learn from
 ENOUGH = 8  # answers from which on they speak for themselves
 BYTES_PER_TOKEN = 4  # of UTF-8, about right for English and for Chinese
-STEPS = ((10, 1), (60, 5), (300, 15), (900, 60), (math.inf, 300))  # up to so many seconds in such steps
+STEPS = ((10, 1), (30, 2), (60, 5), (300, 15), (900, 60), (math.inf, 300))  # up to so many seconds in such steps
 
 _RECENT = """
 SELECT model, (usage->>'completion_tokens')::float, (timings->>'tokens_per_second')::float,
@@ -145,12 +146,12 @@ class Pace:
         self._lengths = sorted(lengths)
         self._samples = samples
 
-    def length(self, luck: int, scenario: int, most: float, written: float = 0.0) -> float:
-        """Tokens still to be written of an answer, `written` of which are there."""
+    def length(self, part: int, most: float, written: float = 0.0) -> float:
+        """Tokens still to be written of an answer, `written` of which are there, as in that part of those before."""
         longer = self._lengths[bisect_right(self._lengths, written) :]
         if not longer:  # never was one so long
-            return max(0.0, most - written) * (scenario + 0.5) / SCENARIOS
-        return max(0.0, min(longer[_spread(luck, scenario, len(longer))], most) - written)
+            return max(0.0, most - written) * (part + 0.5) / SCENARIOS
+        return max(0.0, min(_within(longer, part), most) - written)
 
     @cached_property
     def per_read_token(self) -> float:
@@ -252,9 +253,11 @@ class _Paces:
             return None
         pace, per_token = known
         written = done.written if done else 0.0
+        chance = random.Random(luck)  # noqa: S311  the same each time, so that nobody is told another number for nothing
+        lengths, speeds = (chance.sample(range(SCENARIOS), SCENARIOS) for _ in range(2))
         writing = [
-            pace.length(luck, scenario, most, written) * per_token[_spread(luck >> 16, scenario, len(per_token))]
-            for scenario in range(SCENARIOS)
+            pace.length(length, most, written) * _within(per_token, speed)
+            for length, speed in zip(lengths, speeds, strict=True)
         ]
         reading = prompt * pace.per_read_token
         if done:
@@ -310,9 +313,9 @@ def _remaining(slot: SlotNow, paces: _Paces) -> list[float]:
     return [expected.reading + writing for writing in expected.writing]
 
 
-def _spread(luck: int, scenario: int, count: int) -> int:
-    """An index below `count`: over the scenarios all parts of the list come in turn, from where `luck` says."""
-    return (luck % count + scenario * count // SCENARIOS) % count
+def _within(ordered: Sequence[float], part: int) -> float:
+    """The middle of that one of SCENARIOS equal parts: over all scenarios each comes once."""
+    return ordered[(2 * part + 1) * len(ordered) // (2 * SCENARIOS)]
 
 
 def _behind(played: Sequence[Waiter], ranges: Sequence[list[float]], others: Sequence[Waiter]) -> Iterator[list[float]]:

@@ -118,15 +118,17 @@ class TestWithoutTheDatabase:
         assert other is None
 
     def test_the_range_holds_the_middle_of_what_may_happen(self) -> None:
-        """Against waits played by chance: three fifths of them should fall into it."""
+        """Against waits played by chance: about three fifths of them fall into it."""
         rng = random.Random(3)
         lengths = [rng.randint(10, 400) for _ in range(150)]
         samples = [Sample(MODEL, length, 20.0, 1, None, None) for length in lengths]
-        (*_, found) = estimates([slot(running())], [waiter() for _ in range(6)], samples)
-        assert found
-        played = [sum(rng.choice(lengths) for _ in range(6)) / 20 for _ in range(2000)]
-        within = sum(found.low <= seconds <= found.high for seconds in played) / len(played)
-        assert 0.45 < within < 0.8
+        within = []
+        for _ in range(20):
+            (*_, found) = estimates([slot(running())], [waiter() for _ in range(6)], samples)
+            assert found
+            played = [sum(rng.choice(lengths) for _ in range(6)) / 20 for _ in range(500)]
+            within.append(sum(found.low <= seconds <= found.high for seconds in played) / len(played))
+        assert 0.5 < statistics.mean(within) < 0.75, within
 
     def test_nobody_is_told_another_number_without_cause(self) -> None:
         waiting = [waiter() for _ in range(5)]
@@ -137,7 +139,9 @@ class TestWithoutTheDatabase:
         fewer = estimates([slot(runs)], waiting[:3], samples)
         assert fewer == estimates([slot(runs)], waiting, samples)[:3]
 
-    @pytest.mark.parametrize(("seconds", "low", "high"), [(3.4, 3, 4), (12, 10, 15), (61, 60, 75), (400, 360, 420)])
+    @pytest.mark.parametrize(
+        ("seconds", "low", "high"), [(3.4, 3, 4), (13, 12, 14), (41, 40, 45), (61, 60, 75), (400, 360, 420)]
+    )
     def test_numbers_are_as_coarse_as_the_wait_is_long(self, seconds: float, low: int, high: int) -> None:
         samples = [Sample(MODEL, 100 * seconds, 100.0, 1, None, None)] * 20
         assert estimates([slot(running(most=1e9))], [waiter()], samples) == [Estimate(low, high)]

@@ -34,6 +34,15 @@ def test_places_in_the_queue_go_down_and_survive_a_reload(site: Site) -> None:
     assert [record.asked for record in site.llama.requests] == [ENDLESS, "Third"]
 
 
+def test_how_long_it_takes_stands_beside_the_place_once_it_can_be_known(site: Site) -> None:
+    site.of_slots(1).worker()
+    alice = site.person("alice").say("First. [[tokens=40 rate=100]]")
+    alice.is_answered()
+    alice.say(ENDLESS).begins_to_answer()
+    bob = site.person("bob").say("Second")
+    expect(bob.progress).to_have_text(re.compile(r"^Place 1 in the queue, about \d+ to \d+ (s|min)$"))
+
+
 def test_a_long_prompt_is_counted_while_it_is_read(site: Site) -> None:
     site.worker()
     alice = site.person().say(f"[[prefill=150 text='Read.']] {'some words to read ' * 100}")
