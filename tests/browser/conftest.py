@@ -15,6 +15,13 @@ from tests.stack import StartProcess
 from tests.web import LAN_NAME, Web
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each step of a test may take its time on a busy machine, and there are many in one."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture(scope="session")
 def _chromium() -> Iterator[Chromium]:
     with running_chromium() as chromium:
