@@ -1,6 +1,7 @@
 """Whether this process answers (`/healthz`) and whether people can be served by it (`/readyz`)."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable
 
@@ -11,7 +12,7 @@ from redis.exceptions import RedisError
 from chatbackend.failures import logged
 from conversations import errors, events
 from conversations.threads import in_thread
-from slots import servers
+from slots import capacity, servers
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ async def readyz(request: HttpRequest) -> JsonResponse:
     """
     checks = {"database": _state(_database()), "channel_layer": _state(_channel_layer())}
     if request.GET.get("servers") == "1":
-        checks["servers"] = _state(_servers())
+        checks["servers"] = _server_state()
     states = await asyncio.gather(*checks.values())
     parts = dict(zip(checks, states, strict=True))
     ready = all(part["ok"] for part in states)
@@ -46,6 +47,15 @@ async def _state(check: Awaitable[str | None]) -> Part:
     except TimeoutError:
         complaint = f"no answer within {WITHIN:g} s"
     return {"ok": complaint is None, "detail": complaint or "usable"}
+
+
+async def _server_state() -> Part:
+    """Usable, and at which grades: what is below full is told in the admin and by `check_servers`."""
+    state = await _state(_servers())
+    if state["ok"]:
+        with contextlib.suppress(errors.Unavailable):  # which `database` says
+            state["detail"] = f"usable: {await in_thread(capacity.grades_in_use)()}"
+    return state
 
 
 async def _database() -> str | None:

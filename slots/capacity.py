@@ -1,6 +1,6 @@
 """How much can be answered at once, by model: what people and the page are told of the servers."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,6 +48,12 @@ def why_unusable(server: Server) -> str | None:
     if server.state == Server.State.PROBING:
         return server.costs or f"{server.url} is being tried out: that takes a few seconds."
     return f"{server.url} has not been reached yet."
+
+
+def grades_in_use() -> str:
+    """How the usable servers are used, for whoever runs them: “1 full, 2 one at a time”; empty when none is usable."""
+    counted = Counter(server.grade for server in Server.objects.filter(state=Server.State.READY, trouble=""))
+    return ", ".join(f"{counted[grade]} {Server.Grade(grade).label.lower()}" for grade in sorted(counted))
 
 
 def _capacity(model: str, servers: Sequence[tuple[Server, int, int]]) -> Capacity:

@@ -36,6 +36,7 @@ ANSWER_SECONDS = 5.0
 PEEK_SECONDS = 2.0
 LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
+LONGEST_PAGE = 256 * 1024  # of a stranger's
 MOST_SLOTS = 1024
 
 
@@ -151,7 +152,13 @@ class LlamaServer:
 
         Raises ServerUnreachable while it loads, ServerFailed if it is no usable llama-server.
         """
-        body = self._json("GET", "/props", session=_new_session() if afresh else None)
+        if not afresh:
+            return self._props(_session())
+        with _new_session() as session:
+            return self._props(session)
+
+    def _props(self, session: requests.Session) -> Props:
+        body = self._json("GET", "/props", session=session)
         if isinstance(body, dict) and body.get("role") == "router":
             raise ServerFailed(f"{self.url} is a llama-server in router mode: it has no slots of its own.", cure=ROUTER)
         try:
@@ -242,7 +249,7 @@ class LlamaServer:
         try:
             with self._send("GET", path, (CONNECT_SECONDS, PEEK_SECONDS)) as response:
                 headers = {name.lower(): plain(value) for name, value in response.headers.items()}
-                text = plain(_bounded(response, most=4096).decode(errors="replace"))
+                text = plain(_bounded(response, most=LONGEST_PAGE).decode(errors="replace"))
                 return Peek(response.status_code, headers, text)
         except ServerError:
             return None

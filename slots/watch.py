@@ -43,6 +43,11 @@ class Watch(threading.Thread):
     def reachable(self) -> list[int]:
         return sorted(self._reachable)
 
+    @property
+    def trying(self) -> bool:
+        """Whether this process probes a server."""
+        return bool(self._trying)
+
     def doubt(self, server: int) -> None:
         """A request failed there: nothing more is sent until it was looked at again."""
         with self._lock:

@@ -157,6 +157,9 @@ def test_readiness_models_and_admin_agree_on_a_server_used_one_at_a_time(alice: 
         server = tried(fake.url)
     assert [(one.places, one.why_none) for one in capacity.capacities()] == [(1, None)]
     assert [(one["places"], one["usable"]) for one in alice.get("models/").json()] == [(1, True)]
+    front = administrator().get("/admin/").content.decode()
+    assert "Ready, one at a time" in front
+    assert "RAM cache can put one conversation" in front
     html = administrator().get(page(Server, "change", server.pk)).content.decode()
     assert "One at a time" in html
     assert server.cure in html

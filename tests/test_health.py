@@ -37,7 +37,10 @@ def test_servers_count_only_when_asked_for(web: Web) -> None:
         "detail": "No model server is configured: set LLAMA_SERVERS.",
     }
     factories.server()
-    assert get(web, "/readyz?servers=1").status_code == 200
+    assert get(web, "/readyz?servers=1").json()["parts"]["servers"] == {"ok": True, "detail": "usable: 1 full"}
+    other = factories.server(url="http://other.test:8080")
+    Server.objects.filter(pk=other.pk).update(grade="one_at_a_time")
+    assert get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"] == "usable: 1 full, 1 one at a time"
     Server.objects.update(trouble="http://llama.test:8080 does not answer.")
     assert "does not answer" in get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"]
 

@@ -11,8 +11,10 @@ from django.db.models.functions import Now
 
 from slots import grades, leases, orders, probe, probing, servers
 from slots.models import PastLease, Server, Slot
+from slots.watch import Watch
 from tests import factories, llama_client
 from tests.concurrently import at_once
+from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
 from tests.grading import met, tried
 from tests.llama import STRICT_FLAGS, real_llama_server
@@ -233,6 +235,22 @@ def test_a_request_of_somebody_else_between_two_canaries_is_noticed(fake_llama: 
     client = servers.client_of(server)
     with pytest.raises(probe.Disturbed):
         probe.Canaries(client, probe.plan(client.slots()), renewed, "x").run()
+
+
+def test_a_probe_of_a_slow_server_keeps_no_other_from_being_used() -> None:
+    with FakeLlama(prefill_rate=4) as slow, FakeLlama() as quick:
+        for url in (slow.url, quick.url):
+            Server.objects.create(url=url)
+        watch = Watch()
+        began = time.monotonic()
+        watch.round()
+        eventually(lambda: Server.objects.get(url=quick.url).state == "ready")
+        assert Server.objects.get(url=slow.url).state == "probing"
+        watch.round()
+        assert time.monotonic() - began < 9  # the five canaries take the slow one more than that
+        watch.stop()
+        Server.objects.filter(url=slow.url).update(probe=None)
+        eventually(lambda: not watch.trying)
 
 
 # One at a time

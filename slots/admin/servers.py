@@ -59,7 +59,16 @@ def standing(server: Server) -> tuple[str, str, str]:
             "Being tried",
             server.costs or "A worker sends it a few short requests; nobody is leased a slot yet.",
         )
-    return "good", "Ready", "Takes new conversations."
+    return _ready(server)
+
+
+def _ready(server: Server) -> tuple[str, str, str]:
+    now = timezone.now()
+    verdict = grades.of(server, now)
+    if verdict is None or (verdict.grade == Grade.FULL and not grades.is_shared(server, now)):
+        return "good", "Ready", "Takes new conversations."
+    careful = verdict.grade == Grade.ONE_AT_A_TIME or grades.is_shared(server, now)
+    return "warn" if careful else "good", f"Ready, {grades.words(server, now)}", verdict.costs
 
 
 class AddForm(forms.ModelForm):  # type: ignore[type-arg]
