@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from slots.client import LlamaServer, Peek, ServerError, ServerFailed, ServerRefused
+from slots.client import LlamaServer, Peek, ServerError, ServerFailed, ServerRefused, ServerUnreachable, StreamBroken
 
 AGAIN_SECONDS = 30.0  # a stranger is not asked who it is with every look at it
 INSTEAD = "It has no slots to lease: start llama-server itself with that model, and name its address here."
@@ -84,11 +84,10 @@ def explained(client: LlamaServer, error: ServerError) -> tuple[str, str]:
 
 def name_of(client: LlamaServer, error: ServerError) -> str:
     """Who answers there in a word or two."""
-    if error.status == 0 and not isinstance(error, ServerFailed):
+    if isinstance(error, ServerUnreachable | StreamBroken) and not error.status:
         return "–"
-    if error.cure or error.status == 501:
-        return "llama-server"
-    found = recognised(client, str(error))
+    asked = not error.cure and error.status != 501 and isinstance(error, ServerFailed | ServerRefused)
+    found = recognised(client, str(error)) if asked else None
     return found.name if found else "llama-server"
 
 

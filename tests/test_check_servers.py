@@ -11,6 +11,7 @@ from django.core.management import call_command
 
 from slots.models import Server, Slot
 from tests import factories, llama_client
+from tests.balancer import balanced
 from tests.fake_llama import FakeLlama
 from tests.grading import tried
 from tests.llama import ROOT
@@ -100,6 +101,16 @@ def test_who_answers_is_named_with_the_cure(capsys: pytest.CaptureFixture[str]) 
     assert code == 3
     assert f"{url}  Ollama" in said
     assert "start llama-server itself" in said
+
+
+def test_several_processes_behind_one_address_are_told(
+    fake_llama: FakeLlama, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeLlama() as other, balanced(fake_llama.port, other.port) as url:
+        code, said = check(url, capsys=capsys)
+    assert (code, "Several processes answer behind this address." in said) == (3, True)
+    assert f"{url}  llama-server" in said
+    assert not fake_llama.journal.raw
 
 
 def test_a_key_is_used_and_never_shown(capsys: pytest.CaptureFixture[str]) -> None:

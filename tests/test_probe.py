@@ -34,6 +34,7 @@ DEFAULTS = {"cache_ram": True, "kv_unified": True}
         (DEFAULTS, {}, "one_at_a_time", grades.RAM_CACHE, True),
         ({"cache_ram": True}, {}, "one_at_a_time", grades.RAM_CACHE, True),
         ({"cache_ram": True, "slots": 1}, {}, "one_at_a_time", grades.RAM_CACHE, True),
+        ({}, {"streams_route": False}, "no_parking", grades.NO_FILES, False),
         ({}, {"tells_cache": False}, "one_at_a_time", grades.UNTOLD, False),
         ({}, {"embeddings": True}, "unusable", "embedding model", False),
     ],
