@@ -39,17 +39,10 @@ DEFAULTS = {"cache_ram": True, "kv_unified": True}
         ({}, {"embeddings": True}, "unusable", "embedding model", False),
     ],
     ids=[
-        "strict",
-        "one slot",
-        "no files",
-        "useless files",
-        "defaults",
-        "-np",
-        "one slot, defaults",
-        "old",
+        "strict", "one slot", "no files", "useless files", "defaults", "-np", "one slot, defaults", "no streams", "old",
         "embedding",
     ],
-)
+)  # fmt: skip
 def test_a_server_gets_the_grade_it_deserves(
     options: dict[str, Any], behaviour: dict[str, Any], grade: str, costs: str, in_ram: bool, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_the_built_in_llama_server_has_its_slots_apart(up: Up) -> None:
         props = json.load(response)
     assert props["total_slots"] == 4
     assert props["default_generation_settings"]["n_ctx"] == 2048
+    up.says(r"worker +\| .*grade=full in [\d.]+ s")
 
 
 @pytest.mark.parametrize(
