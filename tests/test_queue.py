@@ -177,16 +177,26 @@ class TestRunningLimit:
         assert place.reason.startswith("1 of your answers is being written")
 
     def test_what_was_running_before_goes_on_whatever_began_meanwhile(self, settings: Settings) -> None:
-        settings.QUEUE_RUNNING_PER_PERSON = 1
         server = factories.server(slots=4)
-        said("alice", 2)
+        said("alice", 3)
         claim = serve(server)
         assert claim
         turns.requeue(claim, refund=False)
+        assert Generation.objects.filter(pk=claim.generation, status="queued").exists()
+        other = Generation.objects.filter(status="queued").exclude(pk=claim.generation).earliest("id")
+        run_first(other, server)
+        settings.QUEUE_RUNNING_PER_PERSON = 1
         again = serve(server)
         assert again
         assert again.generation == claim.generation
         assert serve(server) is None
+
+
+def run_first(generation: Generation, server: Server) -> None:
+    """Let it run, as happens while the slot of the one before it is not quiet yet."""
+    grant = leases.acquire(generation.conversation_id, WORKER, [server.pk])
+    assert grant
+    Generation.objects.filter(pk=generation.pk).update(status="running", fence=grant.fence, started_at=Now())
 
 
 class TestWaitingLimit:
