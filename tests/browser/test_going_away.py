@@ -12,7 +12,7 @@ from tests.fake_llama import Script, default_answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONG = "Tell me a long story. [[tokens=120 rate=25]]"
+LONG = "Tell me a long story. [[tokens=120 rate=12]]"
 STORY = default_answer(LONG, 120)
 AWAY = (r"WebSocket connection to .+ failed", r"net::ERR_(INTERNET_DISCONNECTED|CONNECTION_\w+|NETWORK_\w+)")
 
@@ -21,6 +21,7 @@ def test_the_worker_killed_in_the_middle_of_an_answer(site: Site) -> None:
     worker = site.worker()
     alice = site.person().say(LONG).begins_to_answer()
     worker.kill()
+    expect(alice.answer).to_have_attribute("data-status", "running")
     site.worker()
     assert alice.is_answered() == STORY
     assert len(site.llama.requests) == 1
@@ -32,6 +33,7 @@ def test_the_web_process_killed_in_the_middle_of_an_answer(site: Site) -> None:
     alice = site.person().say(LONG).begins_to_answer()
     alice.watch.expect(*AWAY)
     kill()
+    expect(alice.answer).to_have_attribute("data-status", "running")
     assert alice.is_answered() == STORY
     alice.connected()
     alice.say("And then? [[text='Nothing.']]")

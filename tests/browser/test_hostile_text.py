@@ -55,10 +55,16 @@ def of_messages(hostile: list[str]) -> Conversation:
 
 
 def is_harmless(chat: Chat) -> None:
-    answers = chat.page.evaluate(BLOCKS)
-    for block in itertools.chain(*answers):
+    blocks = checked(chat)
+    assert blocks > chat.messages.locator("article[data-role=assistant]").count() / 2, "there was little to check"
+
+
+def checked(chat: Chat) -> int:
+    """Checks what the answers look like now; of how many blocks they consist. Raises Unsafe."""
+    blocks = list(itertools.chain(*chat.page.evaluate(BLOCKS)))
+    for block in blocks:
         xss.check(block)
-    assert sum(map(len, answers)) > len(answers) / 2, "there is nothing to check"
+    return len(blocks)
 
 
 def test_hostile_answers_stay_text_while_they_stream(site: Site) -> None:
@@ -67,10 +73,11 @@ def test_hostile_answers_stay_text_while_they_stream(site: Site) -> None:
     for number, hostile in enumerate(batches(110)):
         said = "\n\n".join(hostile)
         pieces = tuple(said[start : start + 40] for start in range(0, len(said), 40))
-        site.llama.script(Script(pieces=pieces, rate=60, match=f"Number {number}"))
+        site.llama.script(Script(pieces=pieces, rate=40, match=f"Number {number}"))
         alice.say(f"Number {number}")
-        expect(alice.answer).to_have_attribute("data-status", "running")
-        while alice.answer.get_attribute("data-status") == "running":
-            is_harmless(alice)
+        seen = set()
+        while alice.answer.get_attribute("data-status") in ("queued", "running"):
+            seen.add(checked(alice))
         expect(alice.answer).to_have_attribute("data-status", "done")
         is_harmless(alice)
+        assert len(seen) > 2, "it was never seen in the middle"

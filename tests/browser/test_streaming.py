@@ -13,8 +13,8 @@ from tests.fake_llama import Script, default_answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONG = "Tell me a long story. [[tokens=100 rate=25]]"
-STORY = default_answer(LONG, 100)
+LONG = "Tell me a long story. [[tokens=120 rate=12]]"
+STORY = default_answer(LONG, 120)
 ENDLESS = "Go on for ever. [[tokens=500 rate=8]]"
 
 
@@ -34,26 +34,30 @@ def test_a_reload_shows_the_whole_text_at_once_and_then_goes_on(site: Site) -> N
 def test_another_conversation_and_back(site: Site) -> None:
     site.worker()
     other = factories.sent(words="In the other [[text='A word.']]")
-    alice = site.person().say(LONG).begins_to_answer()
+    alice = site.person().say(ENDLESS).begins_to_answer()
     alice.conversations.get_by_role("link", name="In the other").click()
     expect(alice.text).to_have_text("A word.")
     expect(alice.send_button).to_be_visible()
     assert str(other.message.conversation_id) in alice.page.url
-    alice.conversations.get_by_role("link", name="Tell me a long").click()
-    expect(alice.stop_button).to_be_visible()
-    expect(alice.answer).to_have_attribute("data-status", "running")
-    alice.begins_to_answer()
-    assert alice.is_answered() == STORY
+    alice.conversations.get_by_role("link", name="Go on for ever").click()
+    goes_on(alice)
 
 
 def test_the_page_closed_and_opened_again(site: Site) -> None:
     site.worker()
-    alice = site.person().say(LONG).begins_to_answer()
+    alice = site.person().say(ENDLESS).begins_to_answer()
     address = alice.page.url.removeprefix(alice.origin)
     alice.page.close()
-    again = site.tab().open(address).begins_to_answer()
-    expect(again.stop_button).to_be_visible()
-    assert again.is_answered() == STORY
+    goes_on(site.tab().open(address))
+
+
+def goes_on(chat: Chat) -> None:
+    """The endless answer is followed live, and can be stopped."""
+    so_far = len(chat.begins_to_answer().whole_text)
+    soon(lambda: len(chat.whole_text) > so_far, what="more text")
+    expect(chat.answer).to_have_attribute("data-status", "running")
+    chat.stop_button.click()
+    assert default_answer(ENDLESS, 500).startswith(chat.is_answered("cancelled"))
 
 
 def test_stop_leaves_what_was_shown(site: Site) -> None:
