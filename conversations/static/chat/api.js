@@ -9,6 +9,7 @@ export class Problem extends Error {
 }
 
 export const AWAY = { code: "away", detail: "The site does not answer at the moment.", retryable: true };
+const PATIENCE = 20_000; // ms
 
 /** Calls `path` under /api/v1/ (or any path that begins with /) and gives its JSON. Throws Problem. */
 export async function call(method, path, body) {
@@ -18,7 +19,12 @@ export async function call(method, path, body) {
   let response;
   try {
     const address = path.startsWith("/") ? path : `/api/v1/${path}`;
-    response = await fetch(address, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    response = await fetch(address, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.timeout(PATIENCE), // a network that swallows everything would keep us for minutes
+    });
   } catch {
     throw new Problem(AWAY);
   }
