@@ -32,21 +32,25 @@ def test_a_worker_killed_in_the_middle_of_an_answer_costs_one_time_to_live_and_n
     fake_llama: FakeLlama, start_worker: StartProcess
 ) -> None:
     first = start_worker(LLAMA_SERVERS=fake_llama.url)
-    turn = factories.sent(words=STEADY)
+    tokens = 4 * TOKENS  # so that it lasts until the second worker is there
+    words = f"Tell me a long story. [[tokens={tokens} rate=30]]"
+    story = default_answer(words, tokens)
+    turn = factories.sent(words=words)
     written(turn)
     watched = Watched(turn)
-    start_worker(LLAMA_SERVERS=fake_llama.url)
+    second = start_worker(LLAMA_SERVERS=fake_llama.url)
+    eventually(lambda: "worker=" in second.output(), what="the second worker to be there")
     first.kill()
     killed_at = time.monotonic()
     before = look(turn).seq
     eventually(lambda: look(turn).seq > before + 1, settings.LEASE_TTL + 3, what="another worker to go on")
     assert time.monotonic() - killed_at < settings.LEASE_TTL + 3
     view = watched.until_ended()
-    assert (view.status, view.text) == ("done", STORY)
-    assert Message.objects.get(pk=view.message).text == STORY
+    assert (view.status, view.text) == ("done", story)
+    assert Message.objects.get(pk=view.message).text == story
     assert len(fake_llama.requests) == 1, "the answer was asked for again instead of being read on"
     assert view.usage
-    assert view.usage["completion_tokens"] == TOKENS + 1
+    assert view.usage["completion_tokens"] == tokens + 1
     ends = PastLease.objects.filter(phase="busy").order_by("fence").values_list("ended_by", flat=True)
     eventually(lambda: list(ends.all()) == ["taken_over", "turn_done"])
 
