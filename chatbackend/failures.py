@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
 from django.urls import Resolver404, resolve
+
+from chatbackend.postgresql import AWAY
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class FailuresMiddleware:
         return _secured(request, self.get_response(request))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-        if isinstance(error, DatabaseError | InterfaceError):
+        if isinstance(error, AWAY):
             return _unavailable(request, error)
         if isinstance(error, RecursionError):  # allauth reads JSON with the standard library
             return failure(400, "malformed_json", "The body is nested too deep.")
@@ -109,7 +110,7 @@ def too_many(request: HttpRequest) -> HttpResponse:
 
 def broken(request: HttpRequest) -> HttpResponse:
     """handler500, called while the exception is being handled; the traceback is in the log."""
-    if isinstance(error := sys.exc_info()[1], DatabaseError | InterfaceError):
+    if isinstance(error := sys.exc_info()[1], AWAY):
         return _unavailable(request, error)
     return answer(request, 500, "internal", "Something went wrong here; it is in the server's log.", retryable=True)
 

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import requests
+from django.db import DataError, IntegrityError
 from django.test import Client
 
 from chatbackend import failures
@@ -74,11 +75,12 @@ def test_a_host_that_is_not_ours_is_refused(alice: Person) -> None:
     assert "ALLOWED_HOSTS" in said["detail"]
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, IntegrityError, DataError])
 def test_a_bug_is_500_in_the_same_shape_and_in_the_log(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: type[Exception]
 ) -> None:
     def broken(*args: object) -> None:
-        raise ZeroDivisionError("the bug")
+        raise kind("the bug")
 
     monkeypatch.setattr("conversations.access.owned_by", broken)
     client.force_login(factories.person("alice"))
@@ -86,7 +88,7 @@ def test_a_bug_is_500_in_the_same_shape_and_in_the_log(
     answer = client.get("/api/v1/conversations/")
     refused(answer, 500, "internal")
     assert b"the bug" not in answer.content
-    assert "ZeroDivisionError: the bug" in caplog.text
+    assert f"{kind.__name__}: the bug" in caplog.text
 
 
 def test_while_postgres_is_away_everything_says_so_and_then_works_again(start_web: StartWeb) -> None:

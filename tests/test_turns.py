@@ -6,12 +6,12 @@ import uuid
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from chatbackend.postgresql import AWAY
 from conversations import errors, history, queue, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
 from conversations.turns import Ending, Gone, Turn
 from conversations.worker.running import ended as last_event
-from conversations.worker.storage import AWAY
 from slots import leases
 from slots.leases import LeaseLost
 from slots.models import Slot

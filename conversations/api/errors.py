@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, InterfaceError
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from chatbackend import failures
+from chatbackend.postgresql import AWAY
 from conversations import errors, frames
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def answer(error: Exception, context: dict[str, Any]) -> Response | None:
     set_rollback()
     if isinstance(error, Http404 | exceptions.NotFound):
         error = errors.NotFound()
-    if isinstance(error, DatabaseError | InterfaceError):
+    if isinstance(error, AWAY):
         logger.error("%s: %s", type(error).__name__, str(error).strip())
         error = errors.Unavailable()
     if isinstance(error, errors.ChatError):

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from django.db import connection
 
+from chatbackend.postgresql import AWAY
 from conversations.turns import WORK_CHANNEL
-from conversations.worker.storage import AGAIN, AWAY
+from conversations.worker.storage import AGAIN
 
 logger = logging.getLogger(__name__)
 

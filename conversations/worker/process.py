@@ -5,12 +5,13 @@ import threading
 import time
 import uuid
 
+from chatbackend.postgresql import AWAY
 from conversations import events
 from conversations.claims import Claim
 from conversations.worker.dispatcher import Dispatcher
 from conversations.worker.listener import Listener
 from conversations.worker.running import Run
-from conversations.worker.storage import AWAY, persist
+from conversations.worker.storage import persist
 from conversations.worker.writer import Writer
 from slots import leases, servers
 from slots.renewal import Renewal

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from django.db import connection
 
+from chatbackend.postgresql import AWAY
 from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
 from conversations.fields import DEFAULT_MAX_TOKENS
 from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Ending, Gone
-from conversations.worker.storage import AWAY, persist
+from conversations.worker.storage import persist
 from conversations.worker.writer import Writer
 from slots import foreign, leases, servers
 from slots.client import (

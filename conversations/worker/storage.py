@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import InterfaceError, InternalError, OperationalError, connection
+from django.db import connection
+
+from chatbackend.postgresql import AWAY
 
 logger = logging.getLogger(__name__)
 
@@ -14,9 +16,6 @@ Result = TypeVar("Result")
 
 PATIENCE = 600.0  # seconds; then the worker lets go, and whoever comes next goes on from what was stored
 AGAIN = 0.5
-
-# InternalError: it ended our transaction while we were paused, or is a standby that does not write yet.
-AWAY = (OperationalError, InterfaceError, InternalError)
 
 
 def persist(step: Callable[[], Result], given_up: threading.Event | None = None) -> Result:

@@ -14,11 +14,12 @@ from uuid import UUID
 
 from django.db import connection
 
+from chatbackend.postgresql import AWAY
 from conversations import events, frames
 from conversations.claims import Claim
 from conversations.models import Chunk
 from conversations.turns import Gone
-from conversations.worker.storage import AGAIN, AWAY
+from conversations.worker.storage import AGAIN
 from slots.leases import LeaseLost
 from slots.renewal import Held
 
