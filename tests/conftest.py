@@ -1,4 +1,7 @@
+from collections.abc import Iterator
+
 import pytest
+from django.core.cache import cache
 
 pytest_plugins = ["tests.llama", "tests.stack", "tests.web"]
 
@@ -8,3 +11,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("llama"):
             item.add_marker(pytest.mark.xdist_group("llama"))
+
+
+@pytest.fixture
+def no_limits_from_before() -> Iterator[None]:
+    """For tests that sign in or up often: allauth counts tries in the cache, which is the same for all tests."""
+    cache.clear()
+    yield
+    cache.clear()

@@ -1,12 +1,10 @@
 """Signing up, in and out at `/_allauth/`, over http at the real web process."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import requests
-from django.core.cache import cache
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db.models.functions import Now
@@ -19,16 +17,9 @@ from tests.concurrently import at_once
 from tests.eventually import eventually
 from tests.web import Person, StartWeb, Tab, Web
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_limits_from_before")]
 
 PASSWORD = "correct horse battery"
-
-
-@pytest.fixture(autouse=True)
-def _no_limits_from_before() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def auth(web: Web, step: str, method: str = "POST", client: str = "app", **more: Any) -> requests.Response:

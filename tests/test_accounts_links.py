@@ -1,12 +1,10 @@
 """Links that carry a secret (invitations, signing in once, a new password), and one's own account."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db.models.functions import Now
@@ -21,16 +19,9 @@ from tests.factories import PASSWORD
 from tests.pages import HTML, JSON, Browser, fetch, post, signed_in, text, visitor, who, words
 from tests.web import Web
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_limits_from_before")]
 
 NEW = "another battery staple"
-
-
-@pytest.fixture(autouse=True)
-def _no_limits_from_before() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @pytest.fixture

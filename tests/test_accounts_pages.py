@@ -1,11 +1,9 @@
 """The pages by which people get in: signing in and out, signing up, joining by invitation."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.core.cache import cache
 from django.db.models.functions import Now
 from django.test import Client
 from pytest_django import Settings
@@ -16,14 +14,7 @@ from tests import factories
 from tests.factories import PASSWORD
 from tests.pages import HTML, post, signed_in, text, visitor, who, words
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_limits_from_before() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_limits_from_before")]
 
 
 @pytest.fixture

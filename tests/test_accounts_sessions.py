@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from django.core.cache import cache
 from websockets.sync.client import connect
 
 from chatbackend.accounts import invites, links, sessions, sign_in_links
@@ -16,16 +15,9 @@ from tests.factories import PASSWORD
 from tests.pages import Browser, post, signed_in, text, visitor, who, words
 from tests.web import Person, StartWeb, Tab, Web
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_limits_from_before")]
 
 NEW = "another battery staple"
-
-
-@pytest.fixture(autouse=True)
-def _no_limits_from_before() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @contextmanager
