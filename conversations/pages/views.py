@@ -9,7 +9,6 @@ from django.shortcuts import render
 from django.views.decorators.csrf import ensure_csrf_cookie
 
 from chatbackend.accounts.models import User
-from chatbackend.environment import is_loopback
 from conversations import access
 from conversations.served import served
 from slots import servers
@@ -30,6 +29,5 @@ def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
             "demo": any(one.demo for one in models),
             "reason": servers.why_none(),
             "may_invite": settings.SIGNUP != "closed",
-            "local_only": is_loopback(settings.HOST),
         },
     )

@@ -16,8 +16,9 @@ export function startWelcome(use) {
 async function showInvitation(card, invite) {
   invite.disabled = true;
   try {
-    const { link } = await call("POST", "/invite/");
+    const { link, days, hint } = await call("POST", "/invite/");
     say(card.querySelector("#invite-link code"), link);
+    say(card.querySelector("#invite-terms"), `For one person, within ${days} days. ${hint}`);
     card.querySelector("#invite-link").hidden = false;
     say(card.querySelector("#invite-problem"), "");
     card.querySelector("#invite-link button").focus();
