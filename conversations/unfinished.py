@@ -33,8 +33,11 @@ _COUNTED = "With this message the conversation has {prompt_tokens:,} tokens; the
 
 
 def problem(code: str, retryable: bool, written: bool, **figures: int | None) -> dict[str, Any]:
-    """The `error` of a generation. `written`: there is text of the answer; `figures` become fields of it."""
-    happened, to_do = _SAID[code]
+    """The `error` of a generation. `written`: there is text of the answer; `figures` become fields of it.
+
+    A kind of trouble without a sentence of its own gets the general one: nobody's answer may end for want of words.
+    """
+    happened, to_do = _SAID.get(code, _SAID["server_error"])
     if code == CONTEXT_EXCEEDED and figures and None not in figures.values():
         happened = _COUNTED.format(**figures)
     kept = "What was written is kept." if written else "Your message is kept."

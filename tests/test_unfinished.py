@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from conversations import unfinished
+from slots import probe, servers  # noqa: F401  with kinds of their own, which must not depend on what ran before
 from slots.client import ServerError
 
 
