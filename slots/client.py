@@ -244,6 +244,14 @@ class LlamaServer:
             raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")
         return int(said)
 
+    def saved(self, id_slot: int, filename: str) -> tuple[int, int]:
+        """Save a slot as `act` does; how many tokens that were, and bytes of the file."""
+        body = self._json("POST", f"/slots/{id_slot}", params={"action": "save"}, json={"filename": filename})
+        said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in ("n_saved", "n_written")]
+        if not all(map(count, said)):
+            raise ServerFailed(f"The model server does not say how much of slot {id_slot} it saved.")
+        return said[0], said[1]
+
     def peek(self, path: str) -> Peek | None:
         """What anything at all answers at `path`; None when nothing does."""
         try:

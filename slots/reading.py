@@ -56,13 +56,13 @@ def parsed(data: bytes) -> Any:
 
 
 def chunk(body: dict[str, Any], end: int) -> Event:
-    """One event of a chat completion. Raises TypeError, KeyError, AttributeError or IndexError for what is none."""
+    """One event of a completion. Raises TypeError, KeyError, AttributeError or IndexError for what is none."""
     choices = body.get("choices") or [{}]
     delta = choices[0].get("delta") or {}
     progress = figures(body.get("prompt_progress"))
     return Event(
         end=end,
-        text=_string(delta.get("content")),
+        text=_string(delta.get("content", choices[0].get("text"))),  # the latter of a raw completion
         reasoning=_string(delta.get("reasoning_content")),
         progress={name: int(progress[name]) for name in ("total", "cache", "processed")} if progress else None,
         finish_reason=plain(_string(choices[0].get("finish_reason")))[:LONGEST_SENTENCE],

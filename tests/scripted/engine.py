@@ -17,6 +17,9 @@ from pathlib import Path
 from tests.scripted.script import Answer, Script
 from tests.scripted.tokens import IM_END, common_prefix
 
+# Bytes that llama-server writes for a slot of the demo model: once, and for each model token (measured).
+SAVED_ONCE, SAVED_EACH = 776, 23_056
+
 
 @dataclass(frozen=True)
 class Begun:
@@ -147,10 +150,13 @@ class RamCache:
         if tokens and not any(kept[: len(tokens)] == tokens for kept in self._kept):
             self._kept.append(list(tokens))
 
-    def exchange(self, slot: Slot, prompt: list[str]) -> None:
-        """Keep what the slot holds and put there what fits `prompt` best; an empty slot is left alone (BUG C)."""
+    def exchange(self, slot: Slot, prompt: list[str]) -> bool:
+        """Keep what the slot holds and put there what fits `prompt` best, if anything does better; whether it did.
+
+        An empty slot is left alone (BUG C).
+        """
         if not slot.tokens:
-            return
+            return False
         self.keep(slot.tokens)
         held = common_prefix(slot.tokens, prompt)
         best = max(self._kept, key=lambda kept: common_prefix(kept, prompt))
@@ -158,6 +164,8 @@ class RamCache:
         if share > held and share / len(best) > max(0.25, held / len(slot.tokens)):
             self._kept.remove(best)
             slot.tokens = list(best)
+            return True
+        return False
 
     def keep_idle(self, slots: list[Slot], *, clear: bool) -> None:
         for slot in slots:
@@ -313,8 +321,11 @@ class Engine:
             self._act(task)
         else:
             if self._ram is not None and task.id_slot != -1:
-                # Before it is known whether the slot is busy: that is llama-server's BUG A.
-                self._ram.exchange(self.slots[task.id_slot % len(self.slots)], task.prompt)
+                # Before it is known whether the slot is busy: that is llama-server's BUG A. What is being answered
+                # there goes on in the newcomer's text.
+                asked = self.slots[task.id_slot % len(self.slots)]
+                if self._ram.exchange(asked, task.prompt) and asked.running is not None:
+                    asked.running.answer = task.answer
             if (slot := self._slot_for(task)) is None:
                 self._defer(task)
             else:
@@ -407,7 +418,8 @@ def erase(slot: Slot) -> dict[str, object]:
 
 def saving(path: Path) -> Callable[[Slot], dict[str, object]]:
     def save(slot: Slot) -> dict[str, object]:
-        written = path.write_text(json.dumps(slot.tokens), encoding="utf-8", errors="surrogatepass")
+        path.write_text(json.dumps(slot.tokens), encoding="utf-8", errors="surrogatepass")
+        written = SAVED_ONCE + SAVED_EACH * len(slot.tokens)
         return {
             "id_slot": slot.id, "filename": path.name, "n_saved": len(slot.tokens), "n_written": written,
             "timings": {"save_ms": 0.1},
