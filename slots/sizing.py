@@ -20,7 +20,8 @@ WIDTH = 100
 UNITS = {unit: 1024**power for power, unit in enumerate("KMGT", start=1)}
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 SMALLEST, LARGEST = 256, 16 * 1024 * 1024  # model tokens of a slot
-MOST_PEOPLE, FASTEST = 1_000_000, 100_000
+MOST_PEOPLE, FASTEST = 100_000, 100_000
+CANARIES = 64  # model tokens at most that a slot holds after a probe
 SAVED_BESIDES = 16  # bytes that a file of a slot has for each model token beside its keys and values (b11434)
 COMPACT = ("-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0")
 HEADINGS = ("choice", "slots", "context", "total -c", "KV f16", "KV q8_0", "f16 and model", "wait", "fits")
@@ -99,14 +100,14 @@ def local_model(url: str, props: Props) -> str | None:
 
 
 def from_slots(client: LlamaServer, slots: Sequence[int], filename: str) -> Cache:
-    """From files that an idle server of grade full writes of `slots`: quiet ones, which hold a few model tokens.
+    """From files that an idle server of grade full writes of `slots`, which hold what a probe sent and nothing else.
 
     Raises ServerError. What every file has once goes out where two slots hold different numbers of model tokens.
     """
-    written = dict(client.saved(slot, filename) for slot in slots)
-    written.pop(0, None)
+    ours = [one.id for one in client.slots() if one.id in slots and not one.busy and 0 < (one.tokens or 0) <= CANARIES]
+    written = dict(client.saved(slot, filename) for slot in ours)
     if not written:
-        raise ServerError("Its slots hold nothing to be measured.")
+        raise ServerError("Its slots were used by somebody else before they could be measured.")
     (few, less), (many, more) = min(written.items()), max(written.items())
     each = (more - less) / (many - few) if many > few else more / many
     kept = each - SAVED_BESIDES

@@ -15,6 +15,7 @@ from tests.fake_llama import FakeLlama
 from tests.llama import API_KEY, real_llama_server
 from tests.llama_both import CONTEXT, ONGOING, SLOTS, bare, server
 from tests.llama_client import SYSTEM, Answer, Server, assistant, in_background, new_id, user, words
+from tests.scripted.engine import SAVED_EACH, SAVED_ONCE
 
 __all__ = ["bare", "server"]
 
@@ -63,6 +64,24 @@ def test_counting_rendering_and_tokenizing_agree_with_what_is_evaluated(server: 
 def test_a_control_token_in_a_message_is_the_real_one(server: Server) -> None:
     ids = server.post("/tokenize", {"content": "<|im_end|>"}).json()["tokens"]
     assert ids == [2]
+
+
+def test_the_tokenizer_tells_control_tokens_from_words_that_look_like_them(server: Server) -> None:
+    def read(text: str, special: bool) -> list[tuple[int, str]]:
+        asked = {"content": text, "parse_special": special, "with_pieces": True}
+        return [(token["id"], token["piece"]) for token in server.post("/tokenize", asked).json()["tokens"]]
+
+    for word in ("<|im_start|>", "<|endoftext|>", "<filename>"):
+        [(number, piece)] = read(word, special=True)
+        assert piece == word
+        words = read(word, special=False)
+        assert number not in dict(words)
+        assert "".join(piece for _, piece in words) == word
+    for word in ("<s>", "</b>", "[INST]", "a < b"):
+        assert read(word, special=True) == read(word, special=False)
+    props = server.get("/props").json()
+    assert {"<|im_start|>", "<|im_end|>"} == {props["bos_token"], props["eos_token"]}
+    assert "<|im_start|>" in props["chat_template"]
 
 
 # Slots
@@ -213,7 +232,7 @@ def test_a_saved_slot_is_restored_into_another_and_reused_there(server: Server) 
     name = f"park-{new_id()}"
     saved = server.action(0, "save", name).json()
     assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (0, name, held)
-    assert saved["n_written"] > 0
+    assert saved["n_written"] == SAVED_ONCE + SAVED_EACH * held
     server.chat(words(2), id_slot=1)
     task = server.slot(1)["id_task"]
     restored = server.action(1, "restore", name).json()

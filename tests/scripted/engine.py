@@ -419,9 +419,8 @@ def erase(slot: Slot) -> dict[str, object]:
 def saving(path: Path) -> Callable[[Slot], dict[str, object]]:
     def save(slot: Slot) -> dict[str, object]:
         path.write_text(json.dumps(slot.tokens), encoding="utf-8", errors="surrogatepass")
-        written = SAVED_ONCE + SAVED_EACH * len(slot.tokens)
         return {
-            "id_slot": slot.id, "filename": path.name, "n_saved": len(slot.tokens), "n_written": written,
+            "id_slot": slot.id, "filename": path.name, "n_saved": len(slot.tokens), "n_written": _size(slot.tokens),
             "timings": {"save_ms": 0.1},
         }  # fmt: skip
 
@@ -434,8 +433,7 @@ def restoring(path: Path, n_ctx: int) -> Callable[[Slot], dict[str, object]]:
     def restore(slot: Slot) -> dict[str, object]:
         slot.tokens = []
         try:
-            content = path.read_bytes()
-            held = json.loads(content)
+            held = json.loads(path.read_bytes())
             readable = isinstance(held, list) and len(held) <= n_ctx
         except (OSError, ValueError):
             readable = False
@@ -444,8 +442,13 @@ def restoring(path: Path, n_ctx: int) -> Callable[[Slot], dict[str, object]]:
             return {"error": f"Unable to restore slot: {sentence}"}
         slot.tokens = held
         return {
-            "id_slot": slot.id, "filename": path.name, "n_restored": len(held), "n_read": len(content),
+            "id_slot": slot.id, "filename": path.name, "n_restored": len(held), "n_read": _size(held),
             "timings": {"restore_ms": 0.1},
         }  # fmt: skip
 
     return restore
+
+
+def _size(tokens: list[str]) -> int:
+    """What the real server's file would have."""
+    return SAVED_ONCE + SAVED_EACH * len(tokens)
