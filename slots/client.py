@@ -252,6 +252,25 @@ class LlamaServer:
             raise ServerFailed(f"The model server does not say how much of slot {id_slot} it saved.")
         return said[0], said[1]
 
+    def tokens(self, text: str, *, special: bool = True) -> list[tuple[int, str]]:
+        """`text` as the server's tokenizer reads it; a piece that is no whole characters is empty.
+
+        `special`: with control tokens where their words stand, as it reads chat messages.
+        """
+        body = self._json("POST", "/tokenize", json={"content": text, "parse_special": special, "with_pieces": True})
+        try:
+            read = [(token["id"], token["piece"]) for token in body["tokens"]]
+        except (KeyError, TypeError) as error:
+            raise ServerFailed("/tokenize did not answer with tokens: this is no llama-server.") from error
+        return [(number, piece if isinstance(piece, str) else "") for number, piece in read]
+
+    def template(self) -> tuple[str, str, str]:
+        """The chat template, and what begins and ends a text; empty where `/props` does not say."""
+        body = self._json("GET", "/props")
+        names = ("chat_template", "bos_token", "eos_token")
+        template, bos, eos = (plain(body.get(name) or "") if isinstance(body, dict) else "" for name in names)
+        return template, bos, eos
+
     def peek(self, path: str) -> Peek | None:
         """What anything at all answers at `path`; None when nothing does."""
         try:

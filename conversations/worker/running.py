@@ -17,6 +17,7 @@ from conversations.fields import DEFAULT_MAX_TOKENS
 from conversations.models import Chunk, Conversation, Generation
 from conversations.turns import Ending, Gone
 from conversations.worker.storage import persist
+from conversations.worker.words import Passage
 from conversations.worker.writer import Writer
 from slots import foreign, leases, servers
 from slots.client import (
@@ -83,6 +84,7 @@ class Run:
 
     def _answer(self) -> None:
         server = persist(lambda: Server.objects.get(pk=self.claim.grant.server))
+        self._passage = Passage(server, self._writer, self._writing)
         client = servers.client_of(server)
         try:
             ending = self._read(client)
@@ -113,6 +115,7 @@ class Run:
                 if self._held.lost.is_set():
                     raise LeaseLost(f"generation={self.claim.generation}")
                 self._take(event, stream.stream_id)
+        self._passage.finish()
         return self._ending(Generation.Status.DONE)
 
     def _open(self, client: LlamaServer) -> Stream:
@@ -140,7 +143,7 @@ class Run:
         row = persist(lambda: Conversation.objects.filter(pk=self.claim.conversation).first())
         if row is None:
             raise Gone(f"generation={self.claim.generation}")
-        messages = persist(lambda: history.prompt(row, self.claim.message))
+        messages = self._passage.sent(persist(lambda: history.prompt(row, self.claim.message)))
         self._figures.begin(messages)
         body = _body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, reuse)
         persist(self._held.confirm)
@@ -172,7 +175,7 @@ class Run:
 
     def _put(self, part: Chunk.Part, words: str, event: Event, stream_id: UUID) -> None:
         if words := text.clean(words):
-            self._writer.put(self._writing, part, words, 1, stream_id, event.end)
+            self._passage.take(part, words, stream_id, event.end)
 
     def _end(self, client: LlamaServer, ending: Ending) -> None:
         self._writer.close(self._writing)

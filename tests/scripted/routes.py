@@ -53,7 +53,7 @@ class Behaviour:
     (silent) or answers 501 (off). `streams_route` False: a server from before resumable streams. `restore_is_empty`:
     restore says it worked, and the cache is empty (sliding-window models). `marker` False: /props from before media
     markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
-    before they told how much was reused.
+    before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through.
     """
 
     loading: bool = False
@@ -65,6 +65,7 @@ class Behaviour:
     embeddings: bool = False
     role: str | None = None
     tells_cache: bool = True
+    tokenizer: bool = True
 
     def change(self, **values: Any) -> None:
         known = {field.name for field in fields(self)}
@@ -121,7 +122,11 @@ class Backend:
         route = self._routes.get((request.method, request.path))
         if request.method == "POST" and request.path.startswith("/slots/"):
             route = self.slot_action
-        if route is None or ("/v1/stream" in request.path and not self.behaviour.streams_route):
+        if (
+            route is None
+            or ("/v1/stream" in request.path and not self.behaviour.streams_route)
+            or (request.path == "/tokenize" and not self.behaviour.tokenizer)
+        ):
             connection.error(404, "File Not Found", "not_found_error")
             return
         try:
@@ -160,7 +165,7 @@ class Backend:
             "model_path": options.model_path, "modalities": {"vision": False, "video": False, "audio": False},
             "endpoint_slots": self.behaviour.slots_fault != "off",
             "endpoint_props": False, "endpoint_metrics": options.metrics, "ui": False,
-            "chat_template": "{# ChatML #}", "chat_template_caps": {"supports_system_role": True},
+            "chat_template": tokens.TEMPLATE, "chat_template_caps": {"supports_system_role": True},
             "bos_token": tokens.IM_START, "eos_token": tokens.IM_END, "build_info": FINGERPRINT,
             "is_sleeping": self.behaviour.is_sleeping,
         })  # fmt: skip
@@ -203,7 +208,12 @@ class Backend:
     # Text
 
     def tokenize(self, request: Request, connection: Connection) -> None:
-        connection.json({"tokens": self.vocabulary.ids(tokens.split(request.json()["content"]))})
+        asked = request.json()
+        pieces = tokens.split(asked["content"], special=asked.get("parse_special", True) is not False)
+        ids: list[Any] = self.vocabulary.ids(pieces)
+        if asked.get("with_pieces") is True:
+            ids = [{"id": number, "piece": piece} for number, piece in zip(ids, pieces, strict=True)]
+        connection.json({"tokens": ids})
 
     def detokenize(self, request: Request, connection: Connection) -> None:
         connection.json({"content": self.vocabulary.text(request.json()["tokens"])})

@@ -1,8 +1,8 @@
 """A tokenizer small enough to predict by hand, and the ChatML template of the real test model.
 
-A token is a control token, up to eight word characters with the space before them, or one other character. Reading
-is greedy from the left, so text cut between two tokens is read as the same tokens again: an answer sent back as
-history hits the cache exactly as far as it was generated.
+A token is a control token, <think> or </think>, up to eight word characters with the space before them, or one other
+character. Reading is greedy from the left, so text cut between two tokens is read as the same tokens again: an answer
+sent back as history hits the cache exactly as far as it was generated.
 """
 
 import re
@@ -10,22 +10,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+END_OF_TEXT, FILENAME = "<|endoftext|>", "<filename>"
 THINK, END_THINK = "<think>", "</think>"
-CONTROL = (IM_START, IM_END, THINK, END_THINK)
-_TOKEN = re.compile("|".join(map(re.escape, CONTROL)) + r"| ?\w{1,8}|.", re.DOTALL)
+CONTROL = (END_OF_TEXT, IM_START, IM_END, FILENAME)
+# Part of the vocabulary like words, as in the models that think: read as tokens whether control tokens are or not.
+DEFINED = (THINK, END_THINK)
+_WORD = r" ?\w{1,8}|."
+_TOKEN = re.compile("|".join([*map(re.escape, CONTROL + DEFINED), _WORD]), re.DOTALL)
+_PLAIN_TOKEN = re.compile("|".join([*map(re.escape, DEFINED), _WORD]), re.DOTALL)
+# That of the real test model, and what those of models that think have beside it.
+TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n'}}"
+    "{% if message['reasoning_content'] %}{{ '<think>' + message['reasoning_content'] + '</think>' }}{% endif %}"
+    "{{ message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
-def split(text: str) -> list[str]:
-    """The tokens of a text, as their pieces; joined they are the text."""
-    return _TOKEN.findall(text)
+def split(text: str, *, special: bool = True) -> list[str]:
+    """The tokens of a text, as their pieces; joined they are the text. Without `special` none is a control token."""
+    return (_TOKEN if special else _PLAIN_TOKEN).findall(text)
 
 
 class Vocabulary:
     """Numbers for pieces, given out as they are first seen (control tokens have fixed ones, as in the real model)."""
 
     def __init__(self) -> None:
-        self._pieces: list[str] = ["<|endoftext|>", *CONTROL]
+        self._pieces: list[str] = [*CONTROL, *DEFINED]
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
