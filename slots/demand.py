@@ -18,7 +18,7 @@ ENOUGH_TURNS = 100
 ONE_IN = 5  # people: one is taken to be answered at a busy moment
 ANSWER_TOKENS = 400  # model tokens of an answer, prompt included in proportion
 SPEED = 20.0  # model tokens per second
-MOST_SHARE = 0.9
+LEAST_SHARE, MOST_SHARE = 1e-6, 0.9
 
 # At once: of 100 turns that began, 95 found so many running or fewer, themselves included. Busy: of the hours in which
 # anybody was answered, in 95 of 100 so many were on average, or fewer.
@@ -83,7 +83,7 @@ def expected(people: int, speed: float | None) -> Demand:
     )
     if there_are and at_once >= there_are:
         why += f" All {there_are} places there are were taken then: with more of them it would be more."
-    return Demand(people, at_once, min(busy / people, MOST_SHARE), seconds, why, seconds_why)
+    return Demand(people, at_once, min(max(busy / people, LEAST_SHARE), MOST_SHARE), seconds, why, seconds_why)
 
 
 def _history() -> tuple[int, int, float, float, int] | str:

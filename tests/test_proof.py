@@ -15,7 +15,7 @@ from slots.models import Server, Slot
 from slots.probe import Disturbed
 from tests import factories, llama_client
 from tests.eventually import eventually
-from tests.fake_llama import FakeLlama
+from tests.fake_llama import FakeLlama, Record
 from tests.llama import STRICT_FLAGS, real_llama_server
 from tests.llama_both import BOTH
 
@@ -78,7 +78,9 @@ def test_on_strict_flags_both_answers_are_the_same(kind: str) -> None:
 def test_one_slot_is_enough_to_show_it() -> None:
     with FakeLlama(slots=1, cache_ram=True) as fake:
         assert proof.show(LlamaServer(fake.url)).spliced
-        assert all(one.ended for one in fake.journal.raw)
+        asked = [one for one in fake.journal.raw if one.body["prompt"] == proof.QUESTION]
+    assert len(asked) == 3
+    assert all(one.cache_n == 0 and one.body == asked[0].body and one.ended for one in asked)
 
 
 @pytest.mark.django_db
@@ -151,23 +153,28 @@ def test_an_answer_that_ends_before_anybody_comes_between_proves_nothing(
         proof.show(LlamaServer(fake_llama.url))
 
 
-def test_whatever_ends_it_nothing_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.django_db
+def test_whatever_ends_it_nothing_runs_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     said = proof._pieces
 
     def interrupted(stream: Stream) -> Iterator[str]:
         for number, piece in enumerate(said(stream)):
             yield piece
-            if number == 20 and len(fake.journal.raw) == 4:  # both are there
+            if number == 20 and texts()[3:]:  # both are there
                 raise KeyboardInterrupt
+
+    def texts() -> list[Record]:
+        """All but the random words."""
+        return [one for one in fake.journal.raw if one.body["max_tokens"] > 1]
 
     monkeypatch.setattr(proof, "_pieces", interrupted)
     monkeypatch.setattr(proof, "ANSWER_TOKENS", 200)
     with FakeLlama(**DEFAULTS, rate=200) as fake:
-        with pytest.raises(KeyboardInterrupt):
-            proof.show(LlamaServer(fake.url))
+        with pytest.raises(CommandError, match="nothing of it runs on"):
+            prove(fake.url, "--yes", capsys=capsys)
         eventually(lambda: all(not state.busy for state in LlamaServer(fake.url).slots()))
-        assert [one.outcome for one in fake.journal.raw][2] == "cancelled"
-        assert fake.journal.raw[2].predicted_n < 100
+        assert [one.outcome for one in texts()][2] == "cancelled"
+        assert texts()[2].predicted_n < 100
 
 
 def test_a_model_cannot_steer_the_terminal() -> None:

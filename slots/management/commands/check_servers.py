@@ -109,6 +109,8 @@ class Command(BaseCommand):
             shown = proof.show(client) if report.verdict else None
         except ServerError as error:
             raise CommandError(f"Not shown: {error}", returncode=checking.NOT_TRIED) from error
+        except KeyboardInterrupt as interrupt:
+            raise CommandError("Stopped: nothing of it runs on.", returncode=checking.NOT_TRIED) from interrupt
         if shown:
             ram_cache = report.verdict is not None and report.verdict.parks_in_ram
             self._tell(f"\n{proof.text(shown, ram_cache=ram_cache)}\n")
