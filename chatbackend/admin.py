@@ -1,6 +1,7 @@
 """The admin's site: one login with the rest, its own order, and an overview of what is going on."""
 
 import functools
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -9,7 +10,9 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, reverse
+from django.utils import timezone
 
+from conversations import replays
 from conversations.models import Generation, Waiting
 from slots.admin.servers import counted, standing
 from slots.models import Server
@@ -95,5 +98,6 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         "totals": {word: sum(getattr(row, word) for row in rows) for word in ("free", "busy", "idle")},
         "waiting": waiting.count(),
         "people_waiting": waiting.values("conversation__owner").distinct().count(),
+        "replays": replays.since(timezone.now() - timedelta(days=1)),
         "answering": Generation.objects.filter(status=Generation.Status.RUNNING).count(),
     }

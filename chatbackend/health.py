@@ -54,7 +54,8 @@ async def _server_state() -> Part:
     state = await _state(_servers())
     if state["ok"]:
         with contextlib.suppress(errors.Unavailable):  # which `database` says
-            state["detail"] = f"usable: {await in_thread(capacity.grades_in_use)()}"
+            grades, out = await in_thread(capacity.grades_in_use)(), await in_thread(capacity.out_of_service)()
+            state["detail"] = f"usable: {grades}{f'. {out}' if out else ''}"
     return state
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.db import connection
 
 from conversations.models import Generation
-from slots import leases
-from slots.leases import Grant
+from slots import causes
+from slots.grants import Grant
 
 _SO_FAR = """
 SELECT coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
@@ -37,6 +37,7 @@ class Claim:
     reasoning_length: int
     queue_ms: int
     replay_cause: str | None
+    prompt_before: int | None  # model tokens of the prompt of the conversation's newest turn before
 
 
 def read(grant: Grant, generation: uuid.UUID) -> Claim:
@@ -45,6 +46,7 @@ def read(grant: Grant, generation: uuid.UUID) -> Claim:
     with connection.cursor() as cursor:
         cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
         seq, tokens, stream_tokens, stream_bytes, text_length, reasoning_length = cursor.fetchone()
+    before = _turn_before(row)
     waited = row.started_at - row.queued_at if row.started_at else None
     return Claim(
         grant=grant,
@@ -59,13 +61,18 @@ def read(grant: Grant, generation: uuid.UUID) -> Claim:
         text_length=text_length,
         reasoning_length=reasoning_length,
         queue_ms=round(waited.total_seconds() * 1000) if waited else 0,
-        replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row),
+        replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row, before, seq),
+        prompt_before=((before.usage or {}) if before else {}).get("prompt_tokens"),
     )
 
 
-def _replay_cause(row: Generation) -> str | None:
-    """Why history is read again; None when there is none yet."""
+def _turn_before(row: Generation) -> Generation | None:
     before = Generation.objects.filter(conversation=row.conversation_id, started_at__isnull=False).exclude(pk=row.pk)
-    if row.attempt <= 1 and not before.exists():
+    return before.order_by("-pk").first()
+
+
+def _replay_cause(row: Generation, before: Generation | None, seq: int) -> str | None:
+    """Why history is read again; None when there is none yet."""
+    if row.attempt <= 1 and before is None and not seq:
         return None
-    return leases.why_cold(row.conversation_id)
+    return causes.why_cold(row.conversation_id)

@@ -5,14 +5,13 @@
     queued -> cancelled          cancel             web
     running -> running           take_overs         any dispatcher, when the lease expired
     running -> queued            requeue, rescue    its fence; any dispatcher when no busy slot carries that fence
+    running -> queued            leave_server       whoever finds isolation broken there, for all that run there
     running -> done | cancelled | failed | interrupted   finish, rescue   its fence
 
 Web never moves a running generation: it commits the wish to stop, which whoever runs it must obey.
 Lock order: slot rows, generation, message, chunks.
 """
 
-import hashlib
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,23 +21,20 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from conversations import claims, errors, estimate, history, queue, text, titles, unfinished
+from conversations import claims, errors, estimate, folding, history, queue, titles, unfinished, wishes
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from conversations.places import Place
-from slots import leases
+from conversations.wishes import Wish
+from slots import causes, isolation, leases
+from slots.grants import LeaseLost
+from slots.isolation import IsolationBroken
 from slots.models import Server, Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
+PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
 WORK_CHANNEL = "chatbackend_work"  # NOTIFY: something was queued, stopped or released; a hint, polling is the truth
-
-_FOLD = """
-WITH folded AS (DELETE FROM conversations_chunk WHERE generation_id = %(generation)s RETURNING part, seq, text)
-UPDATE conversations_message m
-SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 0), ''),
-    reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), '')
-FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
 
 _NOTE = """
 WITH untold AS (
@@ -53,6 +49,10 @@ class Gone(Exception):
     """The generation was deleted, with its conversation, while it ran: stop it and give the slot back."""
 
 
+class AttemptsSpent(Exception):
+    """It may not be asked for once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A person's message and the generation that answers it; `created` is False for a repeated send."""
@@ -60,17 +60,6 @@ class Turn:
     message: Message
     generation: Generation
     created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """To begin a turn; the same `client_id` with another `digest` is another wish, and refused."""
-
-    owner: int
-    conversation: uuid.UUID
-    client_id: uuid.UUID
-    kind: Generation.Kind
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +81,9 @@ def send(
     `to_leaf` answers the newest message of the conversation and ignores `parent`. Raises NotFound, TextEmpty,
     TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
     """
-    words = _checked(words)
+    words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
-    wish = _wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
+    wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
@@ -120,7 +109,7 @@ def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
     question = old.parent
     if old.role != Message.Role.ASSISTANT or question is None:
         raise errors.NotAnAnswer
-    wish = _wish(owner, old.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
+    wish = wishes.wish(owner, old.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
 
     def ask_again(where: Conversation) -> Message:
         _refuse_second(where, question.pk)
@@ -217,11 +206,30 @@ def requeue(held: Claim, refund: bool) -> None:
         wake()
 
 
+def leave_server(held: Claim, broken: IsolationBroken) -> None:
+    """Take the server of `held` out of service, and put all that runs there back to the front of the queue.
+
+    It counts as no attempt of theirs. Raises LeaseLost, changing nothing, when another fence is on the slot of `held`.
+    """
+    with transaction.atomic():
+        leases.end_if_paused()
+        ended = isolation.take_out_of_service(held.grant.server, broken)
+        if held.grant.fence not in ended:
+            raise LeaseLost(f"slot={held.grant.slot} fence={held.grant.fence}")
+        for running in Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=ended):
+            _back_to_queue(running.pk, running.fence, refund=True)
+        wake()
+
+
 def another_attempt(held: Claim) -> Claim:
-    """Count and announce another request under the same lease, from what is stored by now. Raises LeaseLost, Gone."""
+    """Count and announce another request under the same lease, from what is stored by now.
+
+    Raises LeaseLost, Gone; AttemptsSpent after ATTEMPTS.
+    """
     with leases.fenced(held.grant):
-        if not _cas(held.generation, held.grant.fence).update(attempt=F("attempt") + 1):
-            raise Gone(f"generation={held.generation} fence={held.grant.fence}")
+        mine = _cas(held.generation, held.grant.fence)
+        if not mine.filter(attempt__lt=ATTEMPTS).update(attempt=F("attempt") + 1):
+            raise (AttemptsSpent if mine.exists() else Gone)(f"generation={held.generation} fence={held.grant.fence}")
         return claims.read(leases.announce(held.grant), held.generation)
 
 
@@ -263,21 +271,7 @@ class _NotNow(Exception):
     """A reason of its own: others may go first."""
 
 
-def _checked(words: str) -> str:
-    words = text.clean(words)
-    if not words.strip():
-        raise errors.TextEmpty
-    if len(words) > text.LONGEST_MESSAGE:
-        raise errors.TextTooLong(f"The message has {len(words):,} characters; {text.LONGEST_MESSAGE:,} are allowed.")
-    return words
-
-
-def _wish(owner: int, conversation: uuid.UUID, client_id: uuid.UUID, kind: Generation.Kind, *said: str) -> _Wish:
-    digest = hashlib.sha256(json.dumps([kind, str(conversation), *said]).encode()).digest()
-    return _Wish(owner, conversation, client_id, kind, digest)
-
-
-def _begin(wish: _Wish, question: Callable[[Conversation], Message]) -> Turn:
+def _begin(wish: Wish, question: Callable[[Conversation], Message]) -> Turn:
     """A turn, or what an earlier request with this client_id made; `question` raises what speaks against it."""
     try:
         with transaction.atomic():
@@ -294,7 +288,7 @@ def _begin(wish: _Wish, question: Callable[[Conversation], Message]) -> Turn:
         raise
 
 
-def _repeated(wish: _Wish) -> Turn | None:
+def _repeated(wish: Wish) -> Turn | None:
     mine = Generation.objects.select_related("message__parent").filter(owner=wish.owner)
     found = mine.filter(client_id=wish.client_id).first()
     if found is None:
@@ -304,7 +298,7 @@ def _repeated(wish: _Wish) -> Turn | None:
     return Turn(found.message.parent, found, created=False)
 
 
-def _queue(wish: _Wish, where: Conversation, question: Message) -> Turn:
+def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
     answer = Message.objects.create(conversation=where, parent=question, role=Message.Role.ASSISTANT)
     generation = Generation.objects.create(
         conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
@@ -336,10 +330,12 @@ def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
 def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
     """In a savepoint of its own: a generation cancelled this moment gives its slot back by rolling back."""
     with transaction.atomic():
-        grant = leases.acquire(head.conversation_id, worker, servers, head.model)
+        rested = _rested(head, servers)
+        grant = leases.acquire(head.conversation_id, worker, rested, head.model) if rested else None
         if grant is None:
             # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
-            raise _NotNow if leases.holds(head.conversation_id) else _NoSlot
+            own_reason = len(rested) < len(servers) or leases.holds(head.conversation_id)
+            raise _NotNow if own_reason else _NoSlot
         waiting = Generation.objects.filter(pk=head.pk, status=Generation.Status.QUEUED, stop_asked_at=None)
         started = waiting.update(
             status=Generation.Status.RUNNING,
@@ -351,6 +347,14 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
             raise _NotNow
         queue.served(head.owner_id)
         return claims.read(grant, head.pk)
+
+
+def _rested(head: Waiting, servers: Sequence[int]) -> list[int]:
+    """Without those that failed it a moment ago: three attempts within an instant would find the same fault."""
+    if not (head.began and Generation.objects.filter(pk=head.pk, attempt__gt=1).exists()):
+        return list(servers)
+    failed = causes.failed_lately(head.conversation_id, PAUSE_SECONDS)
+    return [server for server in servers if server not in failed]
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:
@@ -376,25 +380,11 @@ def _end_queued(generation: uuid.UUID, ending: Ending) -> bool:
 
 
 def _ended(where: QuerySet[Generation], generation: uuid.UUID, ending: Ending) -> bool:
-    moved = where.update(fence=None, finished_at=Now(), **_last_seq(generation), **asdict(ending))
+    moved = where.update(fence=None, finished_at=Now(), seq=folding.last_seq(generation), **asdict(ending))
     if moved:
-        _fold(generation)
+        folding.fold(generation)
         wake()
     return bool(moved)
-
-
-def _last_seq(generation: uuid.UUID) -> dict[str, int]:
-    """Its end is an event too, so that a client that missed only that can tell. Nobody else adds chunks: we lock."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(max(seq), 0) + 1 FROM conversations_chunk WHERE generation_id = %s", [generation]
-        )
-        return {"seq": cursor.fetchone()[0]}
-
-
-def _fold(generation: uuid.UUID) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(_FOLD, {"generation": generation})
 
 
 def _gone(generation: uuid.UUID) -> dict[str, Any]:

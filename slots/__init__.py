@@ -10,9 +10,12 @@ What is promised, each with a test in `tests/test_leases.py` or `tests/test_turn
 4. Every request names its slot, an integer checked against the server's number of slots.
 5. A slot that changes hands gets `cache_prompt: false` with its first request; except on a server that is used one at
    a time because it keeps caches in its RAM, where what it finds again is found by its tokens alone.
-6. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
-   one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
+6. What a cache holds is known: the grant says how many tokens of its holder's own and of which request, to be compared
+   before the next one and with what the server says that it reused. More than that takes the server out of service
+   (`slots.isolation`, `tests/test_verified_turns.py`).
 7. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
+8. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
+   one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
 
 What is not: `expires_at` in the past does not end a lease, it makes it takeable; only a changed fence ends it. And the
 fence holds for Postgres; a llama-server checks none, so requests sent late by a stalled process are made harmless by

@@ -56,6 +56,12 @@ def grades_in_use() -> str:
     return ", ".join(f"{counted[grade]} {Server.Grade(grade).label.lower()}" for grade in sorted(counted))
 
 
+def out_of_service() -> str:
+    """Why servers that were tried are not used, for whoever runs them; empty when all are. Each names itself."""
+    out = Server.objects.filter(state=Server.State.UNUSABLE).order_by("url")
+    return " ".join(f"{server.url} is out of service: {server.costs}" for server in out)
+
+
 def _capacity(model: str, servers: Sequence[tuple[Server, int, int]]) -> Capacity:
     usable = [one for one in servers if why_unusable(one[0]) is None]
     reasons = [why_unusable(server) or "" for server, _, _ in servers]

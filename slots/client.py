@@ -183,13 +183,6 @@ class LlamaServer:
         except (KeyError, TypeError, AttributeError) as error:
             raise ServerFailed("/slots is not a llama-server's list of slots.") from error
 
-    def slot(self, id_slot: int) -> SlotState:
-        """One slot. Raises ServerFailed when the server does not have it: an id beyond would wrap to another's slot."""
-        for state in self.slots():
-            if state.id == id_slot:
-                return state
-        raise ServerFailed(f"The model server has no slot {id_slot} (any more).")
-
     def post(
         self,
         body: dict[str, Any],

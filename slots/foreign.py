@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from slots import servers
 from slots.client import ServerError
-from slots.leases import Grant
+from slots.grants import Grant
 from slots.models import Server, Slot
 
 logger = logging.getLogger(__name__)
@@ -30,12 +30,18 @@ SET foreign_count = foreign_count + 1, foreign_task = %(task)s,
 WHERE id = %(server)s AND (foreign_task IS NULL OR foreign_task < %(task)s)"""
 
 
-def mismatch(grant: Grant, task: int | None) -> None:
-    """The slot of `grant` does not show what was recorded on it, but the request `task`; None: it never had one."""
-    if task is None:
+def mismatch(grant: Grant, task: int | None) -> str:
+    """The slot of `grant` does not show what was recorded on it, but the request `task` (None: it never had one).
+
+    Returns the cause of the replay that follows. A process numbers its requests upwards, whatever their slot.
+    """
+    if task is None or task < (grant.kv_task or 0):
         servers.restarted(grant.server)
-    elif task != grant.kv_task:
-        _noticed(grant.server, grant.id_slot, task)
+        return "server_restarted"
+    if task == grant.kv_task:
+        return "cache_lost"
+    _noticed(grant.server, grant.id_slot, task)
+    return "foreign"
 
 
 def watch(server: Server) -> None:

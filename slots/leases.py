@@ -4,11 +4,12 @@ Lock order everywhere: slot rows by id, then whatever the caller protects with t
 Whoever holds an expired lease still holds it: only a changed fence ends it (`LeaseLost`).
 """
 
+import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -16,33 +17,10 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
+# What its functions give and raise is imported from here as well.
+from slots.grants import Grant as Grant
+from slots.grants import LeaseLost as LeaseLost
 from slots.models import PastLease, Slot
-
-
-class LeaseLost(Exception):
-    """The slot has another fence by now: somebody else may be sending to it. Drop what you have, touch nothing."""
-
-    code = "lease_lost"
-    retryable = True
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A lease that was given: proof of the right to send, as long as Postgres still shows this fence."""
-
-    slot: int
-    server: int
-    id_slot: int
-    fence: int
-    holder: uuid.UUID
-    stream_id: uuid.UUID  # of the one request that may be running under it
-    warm: bool  # the cache holds this holder's tokens and nobody else's
-    kv_tokens: int | None  # how many when last confirmed
-    kv_task: int | None  # the request that left them
-    asked_at: float  # monotonic seconds, before Postgres was asked: no later than its time to live began
-    taken_over: bool = False  # `stream_id` is its former worker's and may still be running
-    parks_in_ram: bool = False  # the server keeps other conversations' caches itself: `cache_prompt` stays on
-
 
 PAUSED = "10s"
 
@@ -54,7 +32,7 @@ UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
     since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
 FROM pick WHERE s.id = pick.id
-RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task,
+RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task, s.kv_outline,
           (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
 
 _CLOSE = """
@@ -68,6 +46,10 @@ UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
     since = pick.cut, condition = CASE WHEN s.stream_id IS NULL THEN s.condition ELSE 'stopping' END
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
+
+_FREE_UNKNOWN = _FREE.replace(
+    "since = pick.cut,", "since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,"
+)
 
 # The own slot waits for its row: skipping it while a heartbeat has it would mean a cold start somewhere else.
 _OWN_SLOT = f"""
@@ -127,7 +109,7 @@ UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, stream_id = NULL, since = pick.cut,
     expires_at = statement_timestamp() + %(idle_ttl)s * interval '1 s', used_at = statement_timestamp(),
     kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
-    kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s
+    kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
 
 _REVOKE = f"""
@@ -142,7 +124,15 @@ WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
   WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),
 {_CLOSE.format(ended_by="'evicted'")}
-{_FREE.replace("since = pick.cut,", "since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL,")}"""
+{_FREE_UNKNOWN}"""
+
+# Every request that may run there is given up: its slot is `stopping` until the server says that it is quiet.
+_TAKE_OUT = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE server_id = %(server)s ORDER BY id FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'moved'")}
+{_FREE_UNKNOWN}, pick.fence"""
 
 _LEAVE_RETIRED = f"""
 WITH pick AS (
@@ -168,13 +158,15 @@ WITH pick AS (
 {_CLOSE.format(ended_by="%(ended_by)s")}
 UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
-    stream_id = NULL, kv_of = NULL, kv_tokens = 0, kv_task = NULL, since = pick.cut,
+    stream_id = NULL, kv_of = NULL, kv_tokens = 0, kv_task = NULL, kv_outline = NULL, since = pick.cut,
     condition = CASE WHEN s.id_slot < %(total)s THEN 'ready' ELSE 'gone' END
 FROM pick WHERE s.id = pick.id"""
 
+_UNKNOWN: dict[str, None] = {"kv_of": None, "kv_tokens": None, "kv_task": None, "kv_outline": None}
+
 _ANNOUNCE = """
 UPDATE slots_slot SET stream_id = %(stream_id)s, kv_of = CASE WHEN kv_of = holder THEN kv_of END,
-                      kv_tokens = NULL, kv_task = NULL
+                      kv_tokens = NULL, kv_task = NULL, kv_outline = NULL
 WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' RETURNING kv_of IS NOT NULL"""
 
 
@@ -193,11 +185,9 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
             row = _one(_OTHER_SLOT, about)
         if row is None:
             return None
-        slot, server, id_slot, fence, _, kv_of, kv_tokens, kv_task, in_ram = row
-        known = kv_of == holder
-        tokens, task = (kv_tokens, kv_task) if known else (None, None)
-        grant = Grant(slot, server, id_slot, fence, holder, uuid.uuid4(), known, tokens, task, asked_at)
-        return announce(replace(grant, parks_in_ram=in_ram))
+        slot, server, id_slot, fence, stream_id, *held, in_ram = row
+        grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at, parks_in_ram=in_ram)
+        return announce(_with_cache(grant, *held))
 
 
 def holds(holder: uuid.UUID) -> bool:
@@ -211,7 +201,7 @@ def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequenc
     row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
-    slot, server, id_slot, new_fence, stream_id, kv_of, _, _, in_ram = row
+    slot, server, id_slot, new_fence, stream_id, kv_of, _, _, _, in_ram = row
     warm = kv_of == holder
     grant = Grant(slot, server, id_slot, new_fence, holder, stream_id, warm, None, None, asked_at, taken_over=True)
     return replace(grant, parks_in_ram=in_ram)
@@ -263,16 +253,18 @@ def offer(held: Iterable[Grant]) -> None:
         Slot.objects.filter(pk=grant.slot, fence=grant.fence, phase=Slot.Phase.BUSY).update(expires_at=Now())
 
 
-def release(grant: Grant, kv_tokens: int | None, kv_task: int | None) -> None:
+def release(grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline: Any = None) -> None:
     """End the turn and keep the slot warm for its holder. Only after `/slots` showed it quiet with these two figures.
 
-    `kv_tokens` None: what the cache holds is not known. Raises LeaseLost.
+    `kv_tokens` None: what the cache holds is not known. `kv_outline` is the holder's own note of what it holds, which
+    its next grant brings back. Raises LeaseLost.
     """
     about = {
         "slot": grant.slot,
         "fence": grant.fence,
         "kv_tokens": kv_tokens,
         "kv_task": kv_task,
+        "kv_outline": None if kv_tokens is None or kv_outline is None else json.dumps(kv_outline),
         "idle_ttl": settings.LEASE_IDLE_TTL,
     }
     if _one(_RELEASE, about) is None:
@@ -287,6 +279,14 @@ def revoke(slot: int, fence: int) -> bool:
 def evict(slot: int, fence: int) -> bool:
     """The same by an administrator's wish: the cache counts as unknown, so that the next turn reads history again."""
     return _one(_EVICT, {"slot": slot, "fence": fence}) is not None
+
+
+def take_out(server: int) -> list[int]:
+    """End every lease on a server that cannot be trusted any more; the fences that counted until now.
+
+    What runs there is stopped, and every cache counts as unknown. Call in a transaction that holds the server's row.
+    """
+    return [fence for _, fence in _all(_TAKE_OUT, {"server": server})]
 
 
 def leave_retired() -> list[int]:
@@ -312,7 +312,7 @@ def _reap(fences: list[int] | None, grace: float) -> list[int]:
 def stopped(slot: int, stream_id: uuid.UUID) -> bool:
     """The server confirmed that `stream_id` is gone and the slot quiet: it may be leased again, its cache unknown."""
     stopping = Slot.objects.filter(pk=slot, stream_id=stream_id, condition=Slot.Condition.STOPPING)
-    return stopping.update(condition=Slot.Condition.READY, stream_id=None, kv_of=None, kv_tokens=None, kv_task=None) > 0
+    return stopping.update(condition=Slot.Condition.READY, stream_id=None, **_UNKNOWN) > 0
 
 
 def empty_server(server: int, total_slots: int) -> None:
@@ -352,7 +352,7 @@ def leave_unused(server: int) -> None:
 def forget_caches(server: int) -> None:
     """The server freed them while nothing ran there (it went to sleep): its leases stay, and are cold."""
     quiet = Slot.objects.filter(server=server).exclude(phase=Slot.Phase.BUSY)
-    quiet.update(kv_of=None, kv_tokens=None, kv_task=None)
+    quiet.update(**_UNKNOWN)
 
 
 def _empty(server: int, total_slots: int, ended_by: PastLease.EndedBy) -> None:
@@ -364,24 +364,14 @@ def _newest_fence(server: int) -> int:
     return int(Slot.objects.filter(server=server).aggregate(newest=Max("fence"))["newest"])
 
 
-def why_cold(holder: uuid.UUID) -> str:
-    """The cause of a replay: how the newest closed lease of `holder` ended, or what became of its server since."""
-    last = PastLease.objects.filter(holder=holder).order_by("-fence").select_related("slot__server").first()
-    if last is None:
-        return "cache_lost"
-    boot_at = last.slot.server.boot_at
-    if boot_at and boot_at > last.ended_at:
-        return "server_restarted"
-    return _CAUSES.get(PastLease.EndedBy(last.ended_by), "cache_lost")
-
-
-_CAUSES = {
-    PastLease.EndedBy.EXPIRED: "expired",
-    PastLease.EndedBy.EVICTED: "evicted",
-    PastLease.EndedBy.REVOKED: "evicted",
-    PastLease.EndedBy.SERVER_RESTARTED: "server_restarted",
-    PastLease.EndedBy.MOVED: "moved",
-}
+def _with_cache(
+    grant: Grant, kv_of: uuid.UUID | None, kv_tokens: int | None, kv_task: int | None, kv_outline: str | None
+) -> Grant:
+    """What is known of the cache, if it holds this holder's tokens. Django leaves jsonb as text in raw cursors."""
+    if kv_of != grant.holder:
+        return grant
+    outline = json.loads(kv_outline) if kv_outline else None
+    return replace(grant, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)
 
 
 def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:

@@ -116,6 +116,8 @@ class Slot(models.Model):
     kv_of = models.UUIDField(null=True, blank=True)
     kv_tokens = models.IntegerField(null=True, blank=True)  # as /slots said at release; NULL: not confirmed
     kv_task = models.IntegerField(null=True, blank=True)  # its id_task then: any other request changes it
+    # What its holder noted of them, for its own next turn; not read here.
+    kv_outline = models.JSONField(null=True, blank=True)
     used_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -141,6 +143,9 @@ class Slot(models.Model):
             models.CheckConstraint(name="slot_unready_is_free", condition=Q(condition="ready") | Q(phase="free")),
             models.CheckConstraint(
                 name="slot_cache_shape", condition=Q(kv_of__isnull=False) | Q(kv_tokens__isnull=True) | Q(kv_tokens=0)
+            ),
+            models.CheckConstraint(
+                name="slot_outline_shape", condition=Q(kv_tokens__isnull=False) | Q(kv_outline__isnull=True)
             ),
         ]
 

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 
 from slots import leases
-from slots.leases import Grant, LeaseLost
+from slots.grants import Grant, LeaseLost
 
 logger = logging.getLogger(__name__)
 

@@ -81,11 +81,12 @@ def client_of(server: Server) -> LlamaServer:
     return LlamaServer(server.url, server.api_key)
 
 
-def look(server: Server) -> bool:
+def look(server: Server, doubted: bool = False) -> bool:
     """Ask who answers at `server` and record it; whether it answers rightly from here, now.
 
-    A new process ends every lease there and empties every cache, once, whichever worker sees it first; then it waits
-    to be probed, and nobody is leased a slot there before.
+    One that is `doubted`, or that some worker found in trouble, must tell its slots as well: a llama-server that hangs
+    may still answer the rest. A new process ends every lease there and empties every cache, once, whichever worker
+    sees it first; then it waits to be probed, and nobody is leased a slot there before.
     """
     client = client_of(server)
     try:
@@ -94,6 +95,8 @@ def look(server: Server) -> bool:
             check(client, props)
             _adopt(server, props)
             server.refresh_from_db()
+        elif (doubted or server.trouble) and not props.sleeping:
+            check(client, props)
         elif props.sleeping != server.asleep:
             _fell_asleep(server, props.sleeping)
     except SeveralProcesses as error:
@@ -104,7 +107,7 @@ def look(server: Server) -> bool:
         _say(server, *strangers.explained(client, error))
         return False
     _say(server, "")
-    return server.state in (Server.State.PROBING, Server.State.READY, Server.State.DRAINING)
+    return server.state not in (Server.State.UNKNOWN, Server.State.RETIRED)
 
 
 def check(client: LlamaServer, props: Props) -> list[SlotState]:
@@ -130,15 +133,26 @@ def restarted(server: int) -> None:
 
 
 def wait_until_quiet(
-    client: LlamaServer, id_slot: int, patience: float = QUIET_SECONDS
+    client: LlamaServer, id_slot: int, patience: float = QUIET_SECONDS, total: int | None = None
 ) -> tuple[int | None, int | None]:
-    """Poll `/slots` until the slot is quiet; its `(tokens, task)` then. Raises ServerError after `patience` seconds."""
+    """Poll `/slots` until the slot is quiet; its `(tokens, task)` then.
+
+    Raises ServerError after `patience` seconds, or when there are not `total` slots: an id beyond would wrap to
+    another's slot.
+    """
     deadline = time.monotonic() + patience
-    while (state := client.slot(id_slot)).busy:
+    while (state := _slot(client.slots(), id_slot, total)).busy:
         if time.monotonic() > deadline:
             raise ServerError(f"{client.url} does not stop slot {id_slot}.")
         time.sleep(QUIET_POLL)
     return state.tokens, state.task
+
+
+def _slot(states: Sequence[SlotState], id_slot: int, total: int | None) -> SlotState:
+    found = next((state for state in states if state.id == id_slot), None)
+    if found is None or total not in (None, len(states)):
+        raise ServerError(f"/slots lists {len(states)} slots, not {total or f'slot {id_slot}'}.")
+    return found
 
 
 def finish_stopping(slot: Slot) -> bool:

@@ -7,8 +7,8 @@ knowledge; only a fact about the server (another process, fewer slots) changes i
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from django.conf import settings
@@ -20,6 +20,7 @@ from slots.models import Server, Slot
 logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
+HANGING_SECONDS = 2.0  # after which a round goes on without those that still look at their server
 
 Thing = TypeVar("Thing")
 
@@ -38,6 +39,8 @@ class Watch(threading.Thread):
         # Apart from the looks: a probe of a slow server must not keep the others from being looked after.
         self._probes = ThreadPoolExecutor(max_workers=4, thread_name_prefix="probe")
         self._trying: set[int] = set()
+        self._looking: dict[int, Future[bool]] = {}
+        self._doubted: dict[int, float] = {}  # since when, in monotonic seconds
 
     @property
     def reachable(self) -> list[int]:
@@ -49,9 +52,10 @@ class Watch(threading.Thread):
         return bool(self._trying)
 
     def doubt(self, server: int) -> None:
-        """A request failed there: nothing more is sent until it was looked at again."""
+        """A request failed there: nothing more is sent until it was looked at again, its slots included."""
         with self._lock:
             self._reachable -= {server}
+            self._doubted[server] = time.monotonic()
         self._hurry.set()
 
     def stop(self) -> None:
@@ -75,7 +79,7 @@ class Watch(threading.Thread):
         known = list(Server.objects.exclude(state=Server.State.RETIRED))
         with self._lock:
             self._reachable &= {server.pk for server in known}
-        list(self._pool.map(_in_thread(self._look), known))
+        self._look_at(known)
         # A newcomer takes over first what its predecessor left: a reaped stream is a stopped one.
         for slot in leases.reap() if time.monotonic() > self._reaps_from else ():
             logger.warning("lease of a silent worker ended slot=%s grace=%ss", slot, settings.LEASE_REAP_GRACE)
@@ -83,15 +87,32 @@ class Watch(threading.Thread):
         stopping = Slot.objects.filter(condition=Slot.Condition.STOPPING, server__in=self._reachable)
         list(self._pool.map(_in_thread(servers.finish_stopping), stopping.select_related("server")))
 
+    def _look_at(self, known: Sequence[Server]) -> None:
+        """One look at a time at each: those that hang are waited for no longer than HANGING_SECONDS."""
+        for server in known:
+            if server.pk not in self._looking:
+                self._looking[server.pk] = self._pool.submit(_in_thread(self._look), server)
+        wait(self._looking.values(), HANGING_SECONDS)
+        for ended in [pk for pk, look in self._looking.items() if look.done()]:
+            self._looking.pop(ended).result()
+
     def _look(self, server: Server) -> bool:
         """What is found counts at once: a server that hangs must not keep the others from being used."""
-        answers = servers.look(server)
-        with self._lock:
-            self._reachable = self._reachable | {server.pk} if answers else self._reachable - {server.pk}
+        began, doubted = time.monotonic(), server.pk in self._doubted
+        answers = self._found(server.pk, began, servers.look(server, doubted))
         if answers and probing.due(server):
             self._try(server)
         elif answers:
             foreign.watch(server)
+        return answers
+
+    def _found(self, server: int, began: float, answers: bool) -> bool:
+        """Note it, unless the server came into doubt while it was looked at."""
+        with self._lock:
+            answers = answers and began >= self._doubted.get(server, began)
+            if answers:
+                self._doubted.pop(server, None)
+            self._reachable = self._reachable | {server} if answers else self._reachable - {server}
         return answers
 
     def _try(self, server: Server) -> None:

@@ -121,6 +121,6 @@ def test_where_no_marker_tells_a_restart_the_forgotten_slot_does(fake_llama: Fak
     fake_llama.options.cache_ram = True
     fake_llama.restart()
     assert met(fake_llama.url).state == "ready"
-    foreign.mismatch(grant, servers.client_of(server).slot(grant.id_slot).task)
+    assert foreign.mismatch(grant, servers.client_of(server).slots()[grant.id_slot].task) == "server_restarted"
     assert tried(fake_llama.url).grade == "one_at_a_time"
     assert Server.objects.get().foreign_count == 0

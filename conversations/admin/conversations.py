@@ -213,7 +213,8 @@ def _timings(generation: Generation) -> str:
     if (read := timings.get("prompt_n")) is not None:
         said.append(f"{read:,} read, {timings.get('cache_n') or 0:,} from the cache")
     if cause := timings.get("replay_cause"):
-        said.append(f"replayed: {cause.replace('_', ' ')}")
+        took = f" in {spent / 1000:.2f} s" if (spent := timings.get("prompt_ms")) is not None else ""
+        said.append(f"replayed{took}: {cause.replace('_', ' ')}")
     if code := (generation.error or {}).get("code"):
         said.append(f"error: {code}")
     return ", ".join(said)

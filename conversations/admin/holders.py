@@ -15,7 +15,7 @@ from conversations import actions, errors, turns
 from conversations.admin import links
 from conversations.models import Conversation, Generation
 from slots.admin.confirming import Confirmation, confirm
-from slots.admin.leases import PastLeasePage, Shown, SlotPage, address_of, back_to_list
+from slots.admin.leases import STOPPING, PastLeasePage, Shown, SlotPage, address_of, back_to_list
 from slots.models import PastLease, Slot
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,10 @@ class SlotOfPersonPage(SlotPage):
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("conversations.stop_generation"))
+
+    def condition(self, slot: Any) -> tuple[str, str, str]:
+        """A normal stop leaves the lease busy until the slot is quiet: it is shown as what it is."""
+        return STOPPING if slot.stop_asked_at else super().condition(slot)
 
     @admin.display(description="person")
     def person_shown(self, slot: Any) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import threading
-import time
 from typing import Any
 from uuid import UUID
 
@@ -13,13 +12,15 @@ from chatbackend.postgresql import AWAY
 from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
-from conversations.fields import DEFAULT_MAX_TOKENS
-from conversations.models import Chunk, Conversation, Generation
+from conversations.models import Chunk, Conversation, Generation, Message
 from conversations.turns import Ending, Gone
+from conversations.worker import asking
+from conversations.worker.figures import Figures
 from conversations.worker.storage import persist
+from conversations.worker.verifying import Cache
 from conversations.worker.words import Passage
 from conversations.worker.writer import Writer
-from slots import foreign, leases, servers
+from slots import leases, servers
 from slots.client import (
     ContextExceeded,
     LlamaServer,
@@ -30,6 +31,7 @@ from slots.client import (
     Stream,
     StreamUnknown,
 )
+from slots.isolation import IsolationBroken
 from slots.leases import LeaseLost
 from slots.models import Server
 from slots.reading import Event
@@ -38,9 +40,11 @@ from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TEMPERATURE = 0.8  # llama-server's own
 STOP_PATIENCE = 5.0  # seconds from the wish to stop until the person is let go whatever the server does
-REPEATED = 32  # code points: a first delta that begins with so long an answer so far repeats it (llama.cpp b11434)
+
+
+class Stopped(Exception):
+    """The wish to stop came before anything was sent."""
 
 
 class Run:
@@ -51,10 +55,12 @@ class Run:
         self._watch, self._renewal, self._writer = watch, renewal, writer
         self._held = Held(claim.grant, self._lost)
         self._writing = writer.begin(claim, self._held, self._stop)
+        self._client: LlamaServer | None = None  # once something may have been sent
         self._stream: Stream | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._figures = _Figures(claim)
+        self._figures = Figures(claim)
+        self._cause = claim.replay_cause
         renewal.hold(self._held)
         self.thread = threading.Thread(target=self._run, name=f"generation-{claim.generation}", daemon=True)
 
@@ -84,10 +90,15 @@ class Run:
 
     def _answer(self) -> None:
         server = persist(lambda: Server.objects.get(pk=self.claim.grant.server))
+        self._cache = Cache(self.claim, server)
         self._passage = Passage(server, self._writer, self._writing)
         client = servers.client_of(server)
         try:
             ending = self._read(client)
+        except Stopped:
+            self._end(client, self._ending(Generation.Status.CANCELLED))
+        except IsolationBroken as broken:
+            self._leave_server(server, broken)
         except ServerUnreachable as error:
             self._again(error, refund=True)
         except ContextExceeded as error:
@@ -122,9 +133,9 @@ class Run:
         if self.claim.grant.taken_over:
             try:
                 return client.attach(self.claim.grant.stream_id, self.claim.stream_bytes)
-            except StreamUnknown:
+            except StreamUnknown as lost:
                 self._clear_slot(client)
-                self._start_over()
+                self._start_over(lost)
         return self._post(client)
 
     def _clear_slot(self, client: LlamaServer) -> None:
@@ -133,41 +144,42 @@ class Run:
         client.stop(self.claim.grant.stream_id)
         servers.wait_until_quiet(client, self.claim.grant.id_slot)
 
-    def _start_over(self) -> None:
-        self.claim = persist(lambda: turns.another_attempt(self.claim))
-        self._figures = _Figures(self.claim)
+    def _start_over(self, lost: StreamUnknown) -> None:
+        try:
+            self.claim = persist(lambda: turns.another_attempt(self.claim))
+        except turns.AttemptsSpent:
+            raise lost from None
+        self._figures = Figures(self.claim)
+        self._cause = self.claim.replay_cause
+        self._cache = self._cache.anew(self.claim)
 
     def _post(self, client: LlamaServer) -> Stream:
-        # Where the server parks in its RAM, what it finds again there is this conversation's own.
-        reuse = self._check_slot(client) or self.claim.grant.parks_in_ram
+        try:
+            reuse = self._cache.before(client)
+        except ServerError as error:
+            raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
+        self._cause = self._cache.replay_cause
         row = persist(lambda: Conversation.objects.filter(pk=self.claim.conversation).first())
         if row is None:
             raise Gone(f"generation={self.claim.generation}")
-        messages = self._passage.sent(persist(lambda: history.prompt(row, self.claim.message)))
+        asked = persist(lambda: history.prompt(row, self.claim.message))
+        self._cache.asks(asked)
+        messages = self._passage.sent(asked)
         self._figures.begin(messages)
-        body = _body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, reuse)
+        body = asking.body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, reuse)
         persist(self._held.confirm)
+        self._client = client
+        if self._stopping.is_set():
+            raise Stopped
         return client.post(body, self.claim.grant.stream_id)
 
-    def _check_slot(self, client: LlamaServer) -> bool:
-        """Whether the cache may be used: the slot is quiet and nobody was in it since this conversation was."""
-        grant = self.claim.grant
-        try:
-            tokens, task = servers.wait_until_quiet(client, grant.id_slot)
-        except ServerError as error:
-            raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
-        if grant.warm and grant.kv_task is not None and (tokens, task) != (grant.kv_tokens, grant.kv_task):
-            logger.warning("slot=%s was used by somebody else (task %s, not %s)", grant.slot, task, grant.kv_task)
-            persist(lambda: foreign.mismatch(grant, task))
-            self._figures.replay_cause = "foreign"
-            return False
-        return grant.warm
-
     def _take(self, event: Event, stream_id: UUID) -> None:
-        self._figures.take(event)
         if event.progress:
-            where, generation, cause = self.claim.conversation, self.claim.generation, self._figures.replay_cause
-            events.publish(where, frames.prefill(where, generation, event.progress, cause))
+            self._cache.judge(event.progress)
+            self._cause = self._cache.replay_cause
+            where, generation = self.claim.conversation, self.claim.generation
+            events.publish(where, frames.prefill(where, generation, event.progress, self._cause))
+        self._figures.take(event)
         if event.reasoning:
             self._put(Chunk.Part.REASONING, event.reasoning, event, stream_id)
         if event.text and (fresh := self._figures.fresh(event.text)):
@@ -185,19 +197,28 @@ class Run:
     def _finish(self, ending: Ending) -> None:
         persist(lambda: turns.finish(self.claim, ending))
         self._ended.set()
-        events.publish(self.claim.conversation, *persist(lambda: ended(self.claim.generation)))
+        self._tell_end()
         logger.info("generation=%s %s timings=%s", self.claim.generation, ending.status, ending.timings)
+        if self._cause:
+            cost = ending.timings or {}
+            about = self.claim.generation, self._cause, cost.get("prompt_n"), cost.get("prompt_ms")
+            logger.info("generation=%s replay cause=%s tokens=%s ms=%s", *about)
+
+    def _tell_end(self) -> None:
+        events.publish(self.claim.conversation, *persist(lambda: ended(self.claim.generation)))
 
     def _release(self, client: LlamaServer) -> None:
         grant = self.claim.grant
         try:
-            tokens, task = servers.wait_until_quiet(client, grant.id_slot)
+            figures = servers.wait_until_quiet(client, grant.id_slot)
         except ServerError as error:
             logger.warning("slot=%s is not known to be quiet: %s", grant.slot, error)
             self._give_back_slot()
             return
+        answer = persist(lambda: Message.objects.values_list("text", flat=True).filter(pk=self.claim.message).first())
+        known, outline = self._cache.after(figures, answer or "", self._figures.prompt_tokens)
         self._renewal.let_go(self._held)
-        persist(lambda: leases.release(grant, tokens, task))
+        persist(lambda: leases.release(grant, *known, outline.noted()))
         persist(turns.wake)
 
     def _again(self, error: ServerError, refund: bool) -> None:
@@ -206,6 +227,22 @@ class Run:
         self._watch.doubt(self.claim.grant.server)
         self._writer.close(self._writing)
         persist(lambda: turns.requeue(self.claim, refund))
+        self._tell_if_stopped()
+
+    def _leave_server(self, server: Server, broken: IsolationBroken) -> None:
+        """Nothing of this answer was stored. The stream is stopped first, as long as it is ours to stop."""
+        logger.error("server=%s generation=%s OUT OF SERVICE. %s", server.url, self.claim.generation, broken)
+        if self._stream:
+            self._stop_stream(self._stream)
+        self._writer.close(self._writing)
+        persist(lambda: turns.leave_server(self.claim, broken))
+        self._watch.doubt(server.pk)
+        self._tell_if_stopped()
+
+    def _tell_if_stopped(self) -> None:
+        """What was to be stopped is not queued again."""
+        if self._stopping.is_set():
+            self._tell_end()
 
     def _after_fault(self, fault: Exception) -> None:
         """Counts like a server's failure: tried again, and after the last attempt `failed` with its text."""
@@ -233,7 +270,8 @@ class Run:
         return self._ending(status, said)
 
     def _ending(self, status: Generation.Status, error: dict[str, Any] | None = None) -> Ending:
-        return Ending(status, self._figures.finish_reason, error, self._figures.usage(), self._figures.timings())
+        timings = self._figures.timings(self._cause)
+        return Ending(status, self._figures.finish_reason, error, self._figures.usage(), timings)
 
     def _lost(self) -> None:
         self._writing.wake()
@@ -248,6 +286,8 @@ class Run:
     def _stop_now(self) -> None:
         if stream := self._stream:
             self._stop_stream(stream)
+        elif client := self._client:
+            self._stop_unheard(client)
         if not self._ended.wait(STOP_PATIENCE):
             self._end_by_force()
 
@@ -257,6 +297,13 @@ class Run:
         except ServerError as error:
             logger.warning("generation=%s could not be stopped: %s", self.claim.generation, error)
             stream.drop()
+
+    def _stop_unheard(self, client: LlamaServer) -> None:
+        """The request was sent and nothing came back yet: the server may keep it waiting behind somebody else's."""
+        try:
+            client.stop(self.claim.grant.stream_id)
+        except ServerError as error:
+            logger.warning("generation=%s could not be stopped: %s", self.claim.generation, error)
 
     def _end_by_force(self) -> None:
         """The server does not react: the person is free at once, the slot when it says that it is quiet."""
@@ -276,82 +323,3 @@ def ended(generation: UUID) -> list[frames.Frame]:
     with contextlib.suppress(Generation.DoesNotExist, NotFound):
         return [frames.ended(history.generation(Generation.objects.get(pk=generation)))]
     return []
-
-
-class _Figures:
-    """What a generation cost: counted while it runs, corrected by what the server says at its end."""
-
-    def __init__(self, claim: Claim) -> None:
-        self.replay_cause = claim.replay_cause
-        self.finish_reason = ""
-        self.tokens_before = claim.tokens - (claim.stream_tokens if claim.grant.taken_over else 0)
-        self._claim = claim
-        self._seen = claim.tokens - self.tokens_before
-        self._began = time.monotonic()
-        self._ttft_ms: int | None = None
-        self._so_far = ""
-        self._progress: dict[str, int] = {}
-        self._usage: dict[str, Any] = {}
-        self._timings: dict[str, Any] = {}
-
-    def begin(self, messages: list[dict[str, str]]) -> None:
-        self._so_far = messages[-1]["content"] if messages and messages[-1]["role"] == "assistant" else ""
-
-    def fresh(self, words: str) -> str:
-        """`words` without the answer so far, which some servers repeat in the first delta of a continuation."""
-        so_far, self._so_far = self._so_far, ""
-        return words[len(so_far) :] if len(so_far) >= REPEATED and words.startswith(so_far) else words
-
-    def take(self, event: Event) -> None:
-        if event.text or event.reasoning:
-            self._seen += 1
-            if self._ttft_ms is None and not self._claim.seq:
-                self._ttft_ms = self._claim.queue_ms + round((time.monotonic() - self._began) * 1000)
-        self._progress = event.progress or self._progress
-        self._usage = event.usage or self._usage
-        self._timings = event.timings or self._timings
-        self.finish_reason = event.finish_reason or self.finish_reason
-
-    @property
-    def written(self) -> bool:
-        """Whether there is any of the answer, of this attempt or one before."""
-        return self.tokens_before + self._seen > 0
-
-    def usage(self) -> dict[str, Any]:
-        answered = self._usage.get("completion_tokens", self._seen)
-        prompt = self._usage.get("prompt_tokens", self._progress.get("total"))
-        return {"prompt_tokens": prompt, "completion_tokens": self.tokens_before + answered}
-
-    def timings(self) -> dict[str, Any]:
-        total, cache = self._progress.get("total"), self._progress.get("cache")
-        read = total - cache if total is not None and cache is not None else None
-        return {
-            "queue_ms": self._claim.queue_ms,
-            "ttft_ms": self._ttft_ms,
-            "prompt_n": self._timings.get("prompt_n", read),
-            "cache_n": self._timings.get("cache_n", cache),
-            "tokens_per_second": self._timings.get("predicted_per_second"),
-            "replay_cause": self.replay_cause,
-        }
-
-
-def _body(
-    messages: list[dict[str, str]], params: dict[str, Any], tokens_before: int, id_slot: int, reuse: bool
-) -> dict[str, Any]:
-    """The request; only what is listed here ever reaches a server, and it always names its slot."""
-    most = params.get("max_tokens", DEFAULT_MAX_TOKENS)
-    body: dict[str, Any] = {
-        "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_progress": True,
-        "id_slot": id_slot,
-        "max_tokens": max(1, most - tokens_before),
-        "temperature": params.get("temperature", DEFAULT_TEMPERATURE),
-    }
-    if not reuse:
-        body["cache_prompt"] = False
-    if messages and messages[-1]["role"] == "assistant":
-        body["add_generation_prompt"] = False
-        body["continue_final_message"] = True if messages[-1]["content"] else "reasoning_content"
-    return body

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 CHANGED = "{slot} has another lease by now, or none: nothing was done there. Look at the list again."
 
 
+STOPPING = "warn", "Stopping", "Asked to stop, not yet quiet on the server."
+
+
 def condition(slot: Slot) -> tuple[str, str, str]:
     """What a slot is doing: colour, word, and the sentence that explains it."""
     if slot.condition == Slot.Condition.GONE:
@@ -34,7 +37,7 @@ def condition(slot: Slot) -> tuple[str, str, str]:
     if slot.condition == Slot.Condition.UNUSED:
         return "", "Unused", "The server answers one at a time, on slot 0."
     if slot.condition == Slot.Condition.STOPPING:
-        return "warn", "Stopping", "Asked to stop, not yet quiet on the server."
+        return STOPPING
     if slot.phase == Slot.Phase.BUSY:
         return "busy", "Busy", "An answer is being written."
     if slot.phase == Slot.Phase.IDLE:
@@ -86,18 +89,21 @@ class SlotPage(Page[Slot]):
 
     # What is shown
 
+    def condition(self, slot: Slot) -> tuple[str, str, str]:
+        return condition(slot)
+
     @admin.display(description="slot", ordering="server__url")
     def place(self, slot: Slot) -> str:
         return f"{slot.server.url}\u00a0·\u00a0{slot.id_slot}"
 
     @admin.display(description="state", ordering="phase")
     def condition_shown(self, slot: Slot) -> str:
-        kind, word, _ = condition(slot)
+        kind, word, _ = self.condition(slot)
         return pill(kind, word)
 
     @admin.display(description="what that means")
     def meaning(self, slot: Slot) -> str:
-        return condition(slot)[2]
+        return self.condition(slot)[2]
 
     @admin.display(description="holder")
     def holder_shown(self, slot: Slot) -> str:

@@ -340,7 +340,7 @@ class ServerPage(Page[Server]):
         server = Server.objects.get(pk=pk)
         answers = servers.look(server)
         server.refresh_from_db()
-        if answers:
+        if answers and server.state != State.UNUSABLE:
             found = f"{server.model}, {counting(server.total_slots or 0, 'place')} of {server.n_ctx:,} tokens"
             draining = " It is being drained." if server.state == State.DRAINING else ""
             trying = " It is being tried out: that takes a few seconds." if server.state == State.PROBING else ""

@@ -1,0 +1,99 @@
+"""What the cache of a slot holds is known, not hoped: checked before a request, judged by the server's first word.
+
+Before a request `/slots` must show as many slots as there were, ours quiet, and on it what was recorded when the last
+turn ended. The first progress event tells how much of the cache was reused, before any text comes:
+
+- more than can have been the conversation's own: isolation is broken (`slots.isolation`).
+- less than there was: a replay, with its cause.
+
+Where a server is used one at a time, what is beside its slots may be found again too, and nothing bounds it; one that
+tells no progress is not judged.
+"""
+
+import logging
+
+from conversations.claims import Claim
+from conversations.worker.outline import OPENING, Messages, Outline
+from conversations.worker.storage import persist
+from slots import foreign, servers
+from slots.client import LlamaServer
+from slots.isolation import IsolationBroken
+from slots.models import Server
+
+logger = logging.getLogger(__name__)
+
+Figures = tuple[int | None, int | None]  # tokens and task, as `/slots` shows them
+
+
+class Cache:
+    """What one running generation knows of its slot's cache. `replay_cause`: why history is read again."""
+
+    def __init__(self, claim: Claim, server: Server) -> None:
+        self._claim, self._grant, self._server = claim, claim.grant, server
+        self.replay_cause = claim.replay_cause
+        self._outline = Outline.read(self._grant.kv_outline)
+        self._before: Figures | None = None  # None: somebody else sent the request
+        self._ours = False  # what was there before is known to be this conversation's
+        # Unless this worker finds out more: a cold slot was told to reuse nothing.
+        self._bound = None if self._grant.warm or self._grant.parks_in_ram else 0
+        self._asked: Messages = ()
+        self.began = claim.stream_bytes > 0  # the server is at it: the slot holds this request's tokens
+        self._judged = False
+
+    def anew(self, claim: Claim) -> "Cache":
+        """For another request on the same server."""
+        return Cache(claim, self._server)
+
+    def before(self, client: LlamaServer) -> bool:
+        """Whether the cache may be reused: the slot is quiet and nobody was in it since this conversation was.
+
+        Raises ServerError when that cannot be known.
+        """
+        grant = self._grant
+        self._before = servers.wait_until_quiet(client, grant.id_slot, total=self._server.total_slots)
+        self._ours = grant.warm and self._before == (grant.kv_tokens, grant.kv_task)
+        if grant.warm and grant.kv_task is not None and not self._ours:
+            task = self._before[1]
+            logger.warning(
+                "slot=%s does not show what was left there (task %s, not %s)", grant.slot, task, grant.kv_task
+            )
+            self.replay_cause = persist(lambda: foreign.mismatch(grant, task))
+        # Where the server parks in its RAM, what it finds again there is this conversation's own.
+        reuse = self._ours or grant.parks_in_ram
+        self._bound = self._most(reuse)
+        return reuse
+
+    def asks(self, messages: Messages) -> None:
+        self._asked = messages
+
+    def judge(self, progress: dict[str, int]) -> None:
+        """By the first progress event, before anything that follows is stored. Raises IsolationBroken."""
+        self.began = True
+        if self._judged:
+            return
+        self._judged = True
+        cache, bound = progress["cache"], self._bound
+        if bound is not None and cache > bound:
+            raise IsolationBroken(self._grant.id_slot, cache, bound)
+        if self._ours and not self.replay_cause:
+            self.replay_cause = self._outline.cause(self._asked, cache, self._grant.kv_tokens or 0)
+        elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
+            self.replay_cause = None
+
+    def after(self, figures: Figures, answer: str, prompt_tokens: int | None) -> tuple[Figures, Outline]:
+        """What may be recorded of the quiet slot that shows `figures`; nothing where it cannot be this turn's."""
+        unknown: tuple[Figures, Outline] = ((None, None), Outline())
+        if not self.began:  # it was refused, or not even sent: what was there still is
+            return (figures, self._outline) if self._ours and figures == self._before else unknown
+        if self._before and figures[1] == self._before[1]:
+            if figures[1] is not None:
+                logger.error("slot=%s shows no new request: the server ran it elsewhere", self._grant.slot)
+            return unknown
+        return figures, self._outline.followed_by(self._asked, answer, prompt_tokens, figures[0] or 0)
+
+    def _most(self, reuse: bool) -> int | None:
+        """How many tokens the server can reuse of what is this conversation's own; None: nobody knows."""
+        if not reuse:
+            return 0
+        alone = self._server.grade != Server.Grade.ONE_AT_A_TIME
+        return self._grant.kv_tokens if alone else None

@@ -1,0 +1,36 @@
+"""What the leases that a conversation had tell: why it finds no warm slot, and where it failed."""
+
+import uuid
+from datetime import timedelta
+
+from django.db.models.functions import Now
+
+from slots.models import PastLease, Slot
+
+Ended = PastLease.EndedBy
+
+_CAUSES = {
+    Ended.EXPIRED: "expired",
+    Ended.EVICTED: "evicted",
+    Ended.REVOKED: "evicted",
+    Ended.SERVER_RESTARTED: "server_restarted",
+    Ended.MOVED: "moved",
+}
+
+
+def why_cold(holder: uuid.UUID) -> str:
+    """The cause of its replay: how its newest closed lease ended, or what became of that server since."""
+    last = PastLease.objects.filter(holder=holder).order_by("-fence").select_related("slot__server").first()
+    if last is None:
+        return "cache_lost"
+    boot_at = last.slot.server.boot_at
+    if boot_at and boot_at > last.ended_at:
+        return "server_restarted"
+    return _CAUSES.get(Ended(last.ended_by), "cache_lost")
+
+
+def failed_lately(holder: uuid.UUID, seconds: float) -> set[int]:
+    """The servers on which a turn of `holder` was broken off within so many seconds."""
+    broken_off = PastLease.objects.filter(holder=holder, ended_by=Ended.REVOKED, phase=Slot.Phase.BUSY)
+    lately = broken_off.filter(ended_at__gt=Now() - timedelta(seconds=seconds))
+    return set(lately.values_list("slot__server", flat=True))

@@ -1,0 +1,54 @@
+"""What must be found again in a cache, and why something is not: by what was noted of the turn before."""
+
+import pytest
+
+from conversations.worker.outline import Messages, Outline
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+FIRST, LAST, OTHER = ({"role": "user", "content": words} for words in ("One?", "Two?", "Two and a half?"))
+SAID, AGAIN = ({"role": "assistant", "content": words} for words in ("A long first answer.", "A second answer."))
+HELD = 260  # 100 tokens up to the first question, 180 up to the second, 80 of the second answer
+
+FIRST_TURN = Outline().followed_by([SYSTEM, FIRST], SAID["content"], 100, 150)
+SECOND_TURN = FIRST_TURN.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN["content"], 180, HELD)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cache", "cause"),
+    [
+        ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 260, None),  # it goes on
+        ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 250, None),  # the end of the answer is read in other tokens
+        ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 176, "template"),  # the answer is written otherwise
+        ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 30, "cache_lost"),  # nothing but what every prompt begins with
+        ([SYSTEM, FIRST, SAID, LAST], 179, None),  # another answer to the same question
+        ([SYSTEM, FIRST, SAID, LAST], 0, "cache_lost"),  # from a model that cannot go back within its cache
+        ([SYSTEM, FIRST], 99, None),  # another answer to an earlier question
+        ([SYSTEM, FIRST, SAID, OTHER], 150, None),  # the last question in other words
+        ([SYSTEM, FIRST, SAID, OTHER, AGAIN, LAST], 150, "branch"),  # back to what went on from another question
+        ([SYSTEM, FIRST, SAID, OTHER, AGAIN, LAST], 10, "cache_lost"),
+        ([SYSTEM | {"content": "Be verbose."}, FIRST, SAID, LAST, AGAIN, OTHER], 4, "branch"),
+        ([FIRST], 0, None),  # nothing of it was ever read
+    ],
+)
+def test_what_is_read_again_has_its_cause(asked: Messages, cache: int, cause: str | None) -> None:
+    noted = Outline.read(SECOND_TURN.noted())
+    assert noted == SECOND_TURN
+    assert noted.cause(asked, cache, HELD) == cause
+
+
+def test_of_a_prompt_that_was_not_read_to_its_end_only_that_part_is_expected() -> None:
+    stopped = Outline().followed_by([SYSTEM, FIRST], "", 100, 64)
+    joined = {"role": "user", "content": f"{FIRST['content']}\n\n{LAST['content']}"}
+    assert stopped.cause([SYSTEM, joined], 64, 64) is None
+    assert stopped.cause([SYSTEM, FIRST], 64, 64) is None
+    assert stopped.cause([SYSTEM, FIRST], 0, 64) == "cache_lost"
+
+
+def test_an_answer_that_is_gone_on_with_belongs_to_the_same_prompt() -> None:
+    part = {"role": "assistant", "content": "A long"}
+    continued = Outline().followed_by([SYSTEM, FIRST, part], SAID["content"], 110, 150)
+    assert (continued.prompt[-1][0], continued.answer) == (FIRST_TURN.prompt[-1][0], FIRST_TURN.answer)
+
+
+def test_without_a_note_nothing_is_said() -> None:
+    assert Outline.read(None).cause([FIRST, SAID, LAST], 0, 100) is None
