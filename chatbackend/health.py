@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
 from redis.exceptions import RedisError
 
 from chatbackend.failures import logged
-from conversations import errors, events
+from conversations import errors, events, telling
 from conversations.threads import in_thread
 from slots import capacity, servers
 
@@ -28,11 +28,11 @@ async def healthz(request: HttpRequest) -> JsonResponse:
 async def readyz(request: HttpRequest) -> JsonResponse:
     """200 when every part is usable, else 503; each part says in a sentence what is wrong.
 
-    Model servers count only with `?servers=1`: without one, history still reads and sends queue.
+    Model servers and workers count only with `?servers=1`: without them, history still reads and sends queue.
     """
     checks = {"database": _state(_database()), "channel_layer": _state(_channel_layer())}
     if request.GET.get("servers") == "1":
-        checks["servers"] = _server_state()
+        checks |= {"servers": _server_state(), "worker": _state(_worker())}
     states = await asyncio.gather(*checks.values())
     parts = dict(zip(checks, states, strict=True))
     ready = all(part["ok"] for part in states)
@@ -81,7 +81,15 @@ async def _channel_layer() -> str | None:
 
 
 async def _servers() -> str | None:
+    return await _known(servers.why_none)
+
+
+async def _worker() -> str | None:
+    return await _known(telling.no_worker)
+
+
+async def _known(complaint: Callable[[], str | None]) -> str | None:
     try:
-        return await in_thread(servers.why_none)()
+        return await in_thread(complaint)()
     except errors.Unavailable:
         return "not known while the database does not answer"

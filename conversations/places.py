@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from conversations import estimate
+from conversations import estimate, telling
 from conversations.estimate import Estimate, Waiter
 from slots import servers
 
@@ -42,7 +42,8 @@ def read() -> list[Place]:
     waiting = estimate.waiting(MOST_TOLD)
     if not waiting:
         return []
-    reasons = {model: servers.why_none(model) for model in {one.model for one in waiting}}
+    nobody = telling.nobody_comes()
+    reasons = {model: nobody or servers.why_none(model) for model in {one.model for one in waiting}}
     guessed = estimate.estimates(estimate.slots_now(), waiting, estimate.recent())
     return [_place(one, reasons[one.model], guess) for one, guess in zip(waiting, guessed, strict=True)]
 

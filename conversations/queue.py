@@ -1,4 +1,4 @@
-"""Who is let into the queue, who is served next, and which worker tells the places.
+"""Who is let into the queue, and who is served next.
 
 The order is the view `conversations_queue`: people take turns, and within a person the oldest is first. Claim, place
 and estimate read it.
@@ -6,7 +6,6 @@ and estimate read it.
 
 import math
 from collections.abc import Sequence
-from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
@@ -18,20 +17,12 @@ from conversations.places import Place
 from slots import leases
 
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
-TELLING_SECONDS = 3.0  # after which another worker tells the places: three readings
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"
 
 _SERVED = """
 INSERT INTO conversations_person (user_id, served_at) VALUES (%s, statement_timestamp())
 ON CONFLICT (user_id) DO UPDATE SET served_at = excluded.served_at"""
-
-_LEAD = """
-INSERT INTO conversations_telling AS told (id, worker, until)
-VALUES (1, %(worker)s, statement_timestamp() + %(seconds)s * interval '1 s')
-ON CONFLICT (id) DO UPDATE SET worker = excluded.worker, until = excluded.until
-WHERE told.worker = excluded.worker OR told.until < statement_timestamp()
-RETURNING 1"""
 
 
 def admit(person: int) -> None:
@@ -74,13 +65,6 @@ def served(person: int) -> None:
 
 def somebody_waits() -> bool:
     return Generation.objects.filter(status=Generation.Status.QUEUED).exists()
-
-
-def lead(worker: UUID) -> bool:
-    """Whether `worker` tells the places for the next seconds; as long as it asks again, nobody else does."""
-    with connection.cursor() as cursor:
-        cursor.execute(_LEAD, {"worker": worker, "seconds": TELLING_SECONDS})
-        return cursor.fetchone() is not None
 
 
 def _locked(person: int) -> bool:

@@ -1,14 +1,20 @@
 """Whether the site says truly how it is."""
 
 import time
+from datetime import timedelta
 
 import pytest
 import requests
+from django.db.models import F
 
+from conversations import telling
+from conversations.models import Telling
 from slots.models import Server
 from tests import factories
 from tests.eventually import eventually
+from tests.fake_llama import FakeLlama
 from tests.outages import hanging_valkey, no_postgres
+from tests.stack import StartProcess
 from tests.web import StartWeb, Web
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,6 +42,7 @@ def test_servers_count_only_when_asked_for(web: Web) -> None:
         "ok": False,
         "detail": "No model server is configured: set LLAMA_SERVERS.",
     }
+    assert asked.json()["parts"]["worker"] == {"ok": False, "detail": telling.NO_WORKER}
     factories.server()
     assert get(web, "/readyz?servers=1").json()["parts"]["servers"] == {"ok": True, "detail": "usable: 1 full"}
     other = factories.server(url="http://other.test:8080")
@@ -43,6 +50,15 @@ def test_servers_count_only_when_asked_for(web: Web) -> None:
     assert get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"] == "usable: 1 full, 1 one at a time"
     Server.objects.update(trouble="http://llama.test:8080 does not answer.")
     assert "does not answer" in get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"]
+
+
+def test_a_worker_with_nothing_to_do_gives_a_sign_of_life(web: Web, start_worker: StartProcess) -> None:
+    with FakeLlama() as server:
+        worker = start_worker(LLAMA_SERVERS=server.url)
+        eventually(lambda: get(web, "/readyz?servers=1").status_code == 200, 20)
+        worker.kill()
+        Telling.objects.update(until=F("until") - timedelta(seconds=telling.GONE_SECONDS + telling.SECONDS))
+        assert get(web, "/readyz?servers=1").json()["parts"]["worker"]["detail"] == telling.NO_WORKER
 
 
 def test_without_valkey_it_is_alive_and_says_what_is_missing(start_web: StartWeb) -> None:

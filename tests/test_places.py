@@ -2,11 +2,13 @@
 
 import time
 from contextlib import ExitStack
+from datetime import timedelta
 from itertools import groupby
 
 import pytest
+from django.db.models import F
 
-from conversations import turns
+from conversations import telling, turns
 from conversations.models import Generation
 from conversations.turns import Turn
 from slots.models import Server
@@ -75,6 +77,16 @@ def test_why_nothing_moves_is_told_to_whoever_waits_and_taken_back(web: Web) -> 
             told = tab.expect("generation.queued", SOON)
             assert (told["place"], told["reason"]) == (1, reason)
         assert tab.quiet(1.5)
+
+
+def test_that_no_worker_runs_is_told_to_whoever_has_waited_for_long(web: Web) -> None:
+    factories.server()
+    (turn,) = queue_of(1)
+    with web.person("alice").tab(turn.message.conversation) as tab:
+        Generation.objects.update(queued_at=F("queued_at") - timedelta(seconds=telling.GONE_SECONDS))
+        assert tab.expect("generation.queued", SOON)["reason"] == telling.NO_WORKER
+        assert telling.lead(factories.WORKER)
+        assert tab.expect("generation.queued", SOON)["reason"] is None
 
 
 def test_after_a_reload_the_reason_is_told_again(web: Web) -> None:

@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models.functions import Now
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from conversations import errors, places, queue, turns
+from conversations import errors, places, queue, telling, turns
 from conversations.claims import Claim
 from conversations.estimate import Estimate
 from conversations.models import Conversation, Generation, Message, Person, Telling, Waiting
@@ -291,12 +291,12 @@ class TestSeveralWorkers:
         assert len(set(claimed)) == 12
 
     def test_only_one_tells_the_places_until_it_falls_silent(self) -> None:
-        assert queue.lead(WORKER)
-        assert not queue.lead(OTHER_WORKER)
-        assert queue.lead(WORKER)
+        assert telling.lead(WORKER)
+        assert not telling.lead(OTHER_WORKER)
+        assert telling.lead(WORKER)
         Telling.objects.update(until=Now())
-        assert queue.lead(OTHER_WORKER)
-        assert not queue.lead(WORKER)
+        assert telling.lead(OTHER_WORKER)
+        assert not telling.lead(WORKER)
 
 
 def claim_and_close(server: Server, worker: uuid.UUID) -> Claim | None:
@@ -348,11 +348,11 @@ class TestTelling:
     ) -> None:
         factories.server(slots=2)
         said("alice")
-        with django_assert_num_queries(5):
+        with django_assert_num_queries(6):
             places.read()
         for name in NAMES:
             said(name, 3)
-        with django_assert_num_queries(5):
+        with django_assert_num_queries(6):
             places.read()
 
 

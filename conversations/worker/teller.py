@@ -3,7 +3,7 @@
 import time
 from uuid import UUID
 
-from conversations import events, frames, places, queue, turns
+from conversations import events, frames, places, queue, telling, turns
 from conversations.frames import Frame
 
 EVERY_SECONDS = 1.0
@@ -18,7 +18,7 @@ class Teller:
     def __init__(self, worker: UUID) -> None:
         self._worker = worker
         self._told: dict[UUID, Frame] = {}
-        self._next = 0.0
+        self._next = self._next_sign = 0.0
 
     def due_in(self) -> float:
         """Seconds until it may read again."""
@@ -29,9 +29,20 @@ class Teller:
         if self.due_in() > 0:
             return
         self._next = time.monotonic() + EVERY_SECONDS
-        if not (queue.somebody_waits() and queue.lead(self._worker)):
+        if not queue.somebody_waits():
             self._told = {}
-            return
+            self._give_sign()
+        elif telling.lead(self._worker):
+            self._tell_all()
+        else:
+            self._told = {}
+
+    def _give_sign(self) -> None:
+        if time.monotonic() >= self._next_sign:
+            self._next_sign = time.monotonic() + telling.SIGN_SECONDS
+            telling.lead(self._worker)
+
+    def _tell_all(self) -> None:
         waiting = places.read()
         turns.note_estimates(waiting)
         told = {place.generation: frames.placed(place) for place in waiting}
