@@ -109,6 +109,14 @@ class Unavailable(ChatError):
     detail = "The database does not answer at the moment: try again in a few seconds."
 
 
+class Broken(Unavailable):
+    """A fault of ours on the way to Postgres; the log has it."""
+
+    code = "internal"
+    status = 500
+    detail = "Something went wrong here; it is in the server's log."
+
+
 class TooMany(ChatError):
     """A limit of one socket."""
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError
 
 from conversations import errors
 from conversations.threads import in_thread
@@ -22,3 +22,13 @@ async def test_a_database_that_is_away_is_one_error() -> None:
     with pytest.raises(errors.Unavailable) as caught:
         await in_thread(away)()
     assert isinstance(caught.value.__cause__, OperationalError)
+
+
+async def test_what_postgres_refuses_is_a_fault_of_ours_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def wrong() -> None:
+        raise ProgrammingError("no such column")
+
+    with pytest.raises(errors.Broken) as caught:
+        await in_thread(wrong)()
+    assert caught.value.body()["code"] == "internal"
+    assert "no such column" in caplog.text
