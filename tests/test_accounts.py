@@ -1,5 +1,6 @@
 """Signing up, in and out at `/_allauth/`, over http at the real web process."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -277,10 +278,11 @@ def test_a_sign_up_that_fails_leaves_its_invitation_unused(invited_only: Web) ->
     token_of(sign_up(invited_only, "carol", invite=code))
 
 
-def test_the_command_prints_a_code_that_works(invited_only: Web, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_link_that_works(invited_only: Web, capsys: pytest.CaptureFixture[str]) -> None:
     factories.person("bob")
     call_command("invite", by="bob")
-    token_of(sign_up(invited_only, invite=capsys.readouterr().out.strip()))
+    link = capsys.readouterr().out
+    token_of(sign_up(invited_only, invite=re.search(r"/join/([\w-]+)/", link)[1]))  # type: ignore[index]
     with pytest.raises(CommandError, match="nobody called zoe"):
         call_command("invite", by="zoe")
 

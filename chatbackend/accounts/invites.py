@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from chatbackend.accounts.models import Invite, User
 
 DAYS = 7
+KEPT = timedelta(days=30)  # after its end an invitation can still say what became of it
 MOST_OPEN = 10  # invitations of one person, of the staff's any number
 
 
@@ -68,6 +69,11 @@ def use(code: str) -> Invite:
 
 def spend(invite: Invite, person: User) -> None:
     Invite.objects.filter(pk=invite.pk, used_at=None).update(used_at=Now(), used_by=person)
+
+
+def forget() -> None:
+    """Remove what has ended longer than KEPT ago."""
+    Invite.objects.filter(expires_at__lt=Now() - KEPT).delete()
 
 
 def _digest(code: str) -> bytes:

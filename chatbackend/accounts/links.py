@@ -6,10 +6,13 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
+from django.conf import settings
 from django.contrib.auth.tokens import default_token_generator
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
+
+from chatbackend.embedded.address import addresses
 
 if TYPE_CHECKING:  # logging is set up before there are models
     from chatbackend.accounts.models import User
@@ -31,6 +34,13 @@ def reset_path(person: "User") -> str:
 def sign_in_path(token: str) -> str:
     """Where a token of `sign_in_links.create` signs its person in, once, within `sign_in_links.MINUTES` minutes."""
     return reverse("enter", args=[token])
+
+
+def everywhere(path: str) -> list[str]:
+    """`path` at every address of the site, for printing."""
+    if not settings.PORT:  # taken by `up` when it started, known to it alone
+        return [f"{path}  (after the site's address)"]
+    return [address.rstrip("/") + path for address in addresses(settings.HOST, settings.PORT)]
 
 
 class WithoutSecrets(logging.Filter):

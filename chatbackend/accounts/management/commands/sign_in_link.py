@@ -1,11 +1,9 @@
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from chatbackend.accounts import links, sign_in_links
 from chatbackend.accounts.models import User
-from chatbackend.embedded.address import addresses
 
 
 class Command(BaseCommand):
@@ -23,8 +21,5 @@ class Command(BaseCommand):
             raise CommandError(f"There is nobody called {name}.")
         if not person.is_active:
             raise CommandError(f"The account of {name} is disabled.")
-        path = links.sign_in_path(sign_in_links.create(person))
-        if not settings.PORT:  # taken by `up` when it started, known to it alone
-            self.stdout.write(f"{path}  (after the site's address)")
-        for address in addresses(settings.HOST, settings.PORT) if settings.PORT else ():
-            self.stdout.write(address.rstrip("/") + path)
+        for address in links.everywhere(links.sign_in_path(sign_in_links.create(person))):
+            self.stdout.write(address)
