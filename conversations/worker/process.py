@@ -9,6 +9,7 @@ from chatbackend.postgresql import AWAY
 from conversations import events
 from conversations.claims import Claim
 from conversations.worker.dispatcher import Dispatcher
+from conversations.worker.housekeeping import Housekeeper
 from conversations.worker.listener import Listener
 from conversations.worker.running import Run
 from conversations.worker.storage import persist
@@ -32,6 +33,7 @@ class Worker:
         self._writer = Writer()
         self._dispatcher = Dispatcher(self.name, self._watch, self._start)
         self._listener = Listener(self._hint)
+        self._housekeeper = Housekeeper()
         self._runs: list[Run] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -42,7 +44,7 @@ class Worker:
         except AWAY as error:
             logger.warning("worker=%s ended before it could begin: %s", self.name, error)
             return
-        for thread in (self._watch, self._renewal, self._writer, self._listener):
+        for thread in (self._watch, self._renewal, self._writer, self._listener, self._housekeeper):
             thread.start()
         logger.info("worker=%s takes generations", self.name)
         self._dispatcher.run()
@@ -67,6 +69,7 @@ class Worker:
         self._renewal.stop()
         self._watch.stop()
         self._listener.stop()
+        self._housekeeper.stop()
         with self._lock:
             for run in self._runs:
                 run.abandon()
