@@ -32,8 +32,15 @@ UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
     since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
 FROM pick WHERE s.id = pick.id
-RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, s.kv_of, s.kv_tokens, s.kv_task, s.kv_outline,
-          (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
+RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, pick.kv_of, pick.kv_tokens, pick.kv_task,
+          pick.kv_outline, (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
+
+# With its first request announced: the weaker truth about the cache is committed before anything is sent.
+_MOVE_TO_BUSY_ANNOUNCED = _MOVE_TO_BUSY.replace(
+    "since = pick.cut,",
+    "since = pick.cut, stream_id = %(stream_id)s, kv_of = CASE WHEN pick.kv_of = %(holder)s THEN pick.kv_of END,"
+    " kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,",
+)
 
 _CLOSE = """
 past AS (INSERT INTO slots_pastlease
@@ -59,7 +66,7 @@ WITH pick AS (
     AND v.id = ANY(%(servers)s)
   FOR NO KEY UPDATE OF s),
 {_CLOSE.format(ended_by="'next_turn'")}
-{_MOVE_TO_BUSY}"""
+{_MOVE_TO_BUSY_ANNOUNCED}"""
 
 _LEAVE_OWN_SLOT = f"""
 WITH pick AS (
@@ -80,7 +87,7 @@ WITH pick AS (
            coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
   LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
 {_CLOSE.format(ended_by="CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END")}
-{_MOVE_TO_BUSY}"""
+{_MOVE_TO_BUSY_ANNOUNCED}"""
 
 _TAKE_OVER = f"""
 WITH pick AS (
@@ -176,18 +183,17 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
     Own warm slot, else a free one, else the longest unused idle one; None when every slot is busy. `model` empty takes
     any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at the same moment.
     """
-    about = _about(holder, worker, servers) | {"model": model}
+    about = _about(holder, worker, servers) | {"model": model, "stream_id": uuid.uuid4()}
     asked_at = time.monotonic()
-    with transaction.atomic():
-        row = _one(_OWN_SLOT, about)
-        if row is None:
-            _one(_LEAVE_OWN_SLOT, about)
-            row = _one(_OTHER_SLOT, about)
-        if row is None:
-            return None
-        slot, server, id_slot, fence, stream_id, *held, in_ram = row
-        grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at, parks_in_ram=in_ram)
-        return announce(_with_cache(grant, *held))
+    row = _one(_OWN_SLOT, about)
+    if row is None:
+        _one(_LEAVE_OWN_SLOT, about)
+        row = _one(_OTHER_SLOT, about)
+    if row is None:
+        return None
+    slot, server, id_slot, fence, stream_id, *held, in_ram = row
+    grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at, parks_in_ram=in_ram)
+    return _with_cache(grant, *held)
 
 
 def holds(holder: uuid.UUID) -> bool:
