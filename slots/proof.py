@@ -10,6 +10,7 @@ they are not, A is asked alone once more: only a server that repeats itself undi
 A's prompt is never taken from a cache: read in other batches it may be answered otherwise by rounding alone.
 """
 
+import secrets
 import textwrap
 import uuid
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from slots.servers import wait_until_quiet
 
 BEGUN = "The steam engine"
 QUESTION = f"Question: How did the steam engine change the world?\nAnswer: {BEGUN}"
-STORY = "Story: Once upon a time a young dragon lived in a castle by the sea. One morning"
+STORY = "Story no. {}: Once upon a time a young dragon lived in a castle by the sea. One morning"
 SEQUEL = "\nThen the dragon"
 STORY_TOKENS = 40
 ANSWER_TOKENS = 72
@@ -110,9 +111,11 @@ class _Play:
         self._tasks = {state.id: state.task for state in client.slots()}
 
     def run(self) -> Shown:
-        story = self._answer(STORY, STORY_TOKENS)
+        # A story of its own each time: what a RAM cache holds already is not kept anew, but soon dropped as its oldest.
+        opening = STORY.format(1000 + secrets.randbelow(9000))
+        story = self._answer(opening, STORY_TOKENS)
         alone = self._answer(QUESTION, ANSWER_TOKENS, whole=True)
-        beside = self._answered_beside(f"{STORY}{story}{SEQUEL}")
+        beside = self._answered_beside(f"{opening}{story}{SEQUEL}")
         if alone != beside and alone != self._answer(QUESTION, ANSWER_TOKENS, whole=True):
             raise Unproved("It answers the same question differently each time, also when it is alone with it.")
         return Shown(BEGUN + alone, BEGUN + beside)
