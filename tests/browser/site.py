@@ -102,11 +102,7 @@ class Site:
         return visitor.open(path)
 
     def administrator(self, path: str = "/admin/") -> Chat:
-        """Somebody who may do everything, in the admin.
-
-        To act there takes `own_web`: a web process remembers the content types that the log of the admin refers to,
-        and those are made anew for every test.
-        """
+        """Somebody who may do everything, in the admin."""
         User.objects.filter(pk=factories.person("root").pk).update(is_staff=True, is_superuser=True)
         tab = self.person("root")
         tab.page.goto(f"{self.origin}{path}")

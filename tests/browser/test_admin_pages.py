@@ -53,7 +53,6 @@ def test_somebody_without_rights_is_told_so(site: Site) -> None:
 
 
 def test_an_answer_that_is_evicted_while_it_runs_loses_nothing(site: Site) -> None:
-    site.own_web()
     site.worker()
     alice = site.person().say("A story [[tokens=400 rate=20]]").begins_to_answer()
     slot = soon(lambda: Slot.objects.filter(phase="busy").first())
