@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 
-@register()
+@register("slots")
 def lease_timings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Three missed heartbeats, not one, make a lease takeable (shared clock: the database's)."""
     if settings.LEASE_TTL >= 3 * settings.LEASE_HEARTBEAT:

@@ -16,6 +16,8 @@ END_SECONDS = 12.0  # less than `up` waits before it kills
 
 
 class Command(BaseCommand):
+    # The others look at pages, forms and addresses, none of which a worker has: a second of its start.
+    requires_system_checks = ["slots"]
     help = "Answer queued messages: hold leases, talk to llama-servers, store and publish text. Any number may run."
 
     def handle(self, *args: Any, **options: Any) -> None:
