@@ -13,7 +13,7 @@ from tests.browser.chromium import PATIENCE
 from tests.browser.watch import Watch
 from tests.eventually import eventually
 
-soon = functools.partial(eventually, timeout=PATIENCE / 1000)
+soon = functools.partial(eventually, timeout=PATIENCE / 1000, every=0.1)
 
 # Notes every text that the last answer shows, in order.
 RECORDER = """
