@@ -16,22 +16,29 @@ from slots.probe import Disturbed
 from tests import factories, llama_client
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Record
-from tests.llama import STRICT_FLAGS, real_llama_server
+from tests.llama import API_KEY, real_llama_server
 from tests.llama_both import BOTH
 
 DEFAULTS = {"cache_ram": True, "kv_unified": True}
 DEFAULT_FLAGS = ("-np", "-1", "-c", "1024", "-b", "64", "-ub", "64")
 
 
+@pytest.fixture(params=BOTH)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "real":
+        monkeypatch.setattr(proof, "STORY_TOKENS", 24)  # short, for its one thread
+        monkeypatch.setattr(proof, "ANSWER_TOKENS", 40)
+    return str(request.param)
+
+
 @contextmanager
-def running(kind: str, *, strict: bool) -> Iterator[str]:
-    """The address of a server on strict or on llama-server's default flags, scripted or real."""
+def with_defaults(kind: str) -> Iterator[str]:
+    """The address of a server on llama-server's default flags."""
     with ExitStack() as stack:
         if kind == "real":
-            flags = STRICT_FLAGS if strict else DEFAULT_FLAGS
-            yield stack.enter_context(real_llama_server(slots=2, flags=flags, api_key=None)).url
+            yield stack.enter_context(real_llama_server(slots=2, flags=DEFAULT_FLAGS, api_key=None)).url
         else:
-            yield stack.enter_context(FakeLlama(**({} if strict else DEFAULTS))).url
+            yield stack.enter_context(FakeLlama(**DEFAULTS)).url
 
 
 def prove(url: str, *arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -46,16 +53,11 @@ def untouched(fake: FakeLlama) -> bool:
     return not fake.journal.raw and not fake.requests
 
 
-@pytest.fixture(params=BOTH)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.mark.django_db
 def test_on_default_flags_the_other_conversation_gets_in_and_the_flags_that_keep_it_out_are_said(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with running(kind, strict=False) as url:
+    with with_defaults(kind) as url:
         code, said = prove(url, "--yes", capsys=capsys)
         assert not any(slot["is_processing"] for slot in requests.get(f"{url}/slots", timeout=5).json())
     assert code == 2
@@ -67,9 +69,9 @@ def test_on_default_flags_the_other_conversation_gets_in_and_the_flags_that_keep
     assert "--cache-ram 0 -sps 0" in after
 
 
-def test_on_strict_flags_both_answers_are_the_same(kind: str) -> None:
-    with running(kind, strict=True) as url:
-        shown = proof.show(LlamaServer(url))
+def test_on_strict_flags_both_answers_are_the_same(kind: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("real_llama" if kind == "real" else "fake_llama")
+    shown = proof.show(LlamaServer(server.url, API_KEY if kind == "real" else ""))
     assert shown.alone == shown.beside
     assert len(shown.alone) > 100
     assert "letter by letter" in proof.text(shown, ram_cache=False)
