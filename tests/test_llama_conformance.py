@@ -15,6 +15,7 @@ from tests.fake_llama import FakeLlama
 from tests.llama import API_KEY, real_llama_server
 from tests.llama_both import CONTEXT, ONGOING, SLOTS, bare, server
 from tests.llama_client import SYSTEM, Answer, Server, assistant, in_background, new_id, user, words
+from tests.scripted.engine import SAVED_EACH, SAVED_ONCE
 
 __all__ = ["bare", "server"]
 
@@ -231,7 +232,7 @@ def test_a_saved_slot_is_restored_into_another_and_reused_there(server: Server) 
     name = f"park-{new_id()}"
     saved = server.action(0, "save", name).json()
     assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (0, name, held)
-    assert saved["n_written"] > 0
+    assert saved["n_written"] == SAVED_ONCE + SAVED_EACH * held
     server.chat(words(2), id_slot=1)
     task = server.slot(1)["id_task"]
     restored = server.action(1, "restore", name).json()
