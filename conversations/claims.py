@@ -5,19 +5,25 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from conversations.models import Generation
 from slots import causes
 from slots.grants import Grant
 
 _SO_FAR = """
-SELECT coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
+SELECT g.conversation_id, g.message_id, g.attempt,
+       coalesce(round(extract(epoch FROM g.started_at - g.queued_at) * 1000), 0)::integer,
+       coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
        coalesce(sum(k.tokens) FILTER (WHERE k.stream_id = %(stream)s), 0),
        coalesce(max(k.stream_bytes) FILTER (WHERE k.stream_id = %(stream)s), 0),
        length(m.text) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 0), 0),
-       length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0)
+       length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0),
+       before.id IS NOT NULL, (before.usage->>'prompt_tokens')::integer
 FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
 LEFT JOIN conversations_chunk k ON k.generation_id = g.id
-WHERE g.id = %(generation)s GROUP BY m.id"""
+LEFT JOIN LATERAL (
+  SELECT b.id, b.usage FROM conversations_generation b
+  WHERE b.conversation_id = g.conversation_id AND b.started_at IS NOT NULL AND b.id <> g.id
+  ORDER BY b.id DESC LIMIT 1) before ON true
+WHERE g.id = %(generation)s GROUP BY g.id, m.id, before.id, before.usage"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +47,25 @@ class Claim:
 
 
 def read(grant: Grant, generation: uuid.UUID) -> Claim:
-    """What the holder of `grant` has to go on from."""
-    row = Generation.objects.get(pk=generation)
+    """What the holder of `grant` has to go on from. One query: everybody else's claim waits for it."""
     with connection.cursor() as cursor:
         cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
-        seq, tokens, stream_tokens, stream_bytes, text_length, reasoning_length = cursor.fetchone()
-    before = _turn_before(row)
-    waited = row.started_at - row.queued_at if row.started_at else None
+        row = cursor.fetchone()
+    conversation, message, attempt, queue_ms, seq, tokens, *stream, text_length, reasoning_length, before, prompt = row
+    began = attempt > 1 or before or seq > 0
     return Claim(
         grant=grant,
         generation=generation,
-        conversation=row.conversation_id,
-        message=row.message_id,
-        attempt=row.attempt,
+        conversation=conversation,
+        message=message,
+        attempt=attempt,
         seq=seq,
         tokens=tokens,
-        stream_tokens=stream_tokens,
-        stream_bytes=stream_bytes,
+        stream_tokens=stream[0],
+        stream_bytes=stream[1],
         text_length=text_length,
         reasoning_length=reasoning_length,
-        queue_ms=round(waited.total_seconds() * 1000) if waited else 0,
-        replay_cause=None if grant.warm or grant.taken_over else _replay_cause(row, before, seq),
-        prompt_before=((before.usage or {}) if before else {}).get("prompt_tokens"),
+        queue_ms=queue_ms,
+        replay_cause=causes.why_cold(conversation) if began and not (grant.warm or grant.taken_over) else None,
+        prompt_before=prompt,
     )
-
-
-def _turn_before(row: Generation) -> Generation | None:
-    before = Generation.objects.filter(conversation=row.conversation_id, started_at__isnull=False).exclude(pk=row.pk)
-    return before.order_by("-pk").first()
-
-
-def _replay_cause(row: Generation, before: Generation | None, seq: int) -> str | None:
-    """Why history is read again; None when there is none yet."""
-    if row.attempt <= 1 and before is None and not seq:
-        return None
-    return causes.why_cold(row.conversation_id)

@@ -15,10 +15,13 @@ from conversations import errors, places
 from conversations.models import Generation, Person, Waiting
 from conversations.places import Place
 from slots import leases
+from slots.models import Server
 
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"
+_LOCK = """
+SELECT set_config('idle_in_transaction_session_timeout', %s, true),
+       pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
 
 _SERVED = """
 INSERT INTO conversations_person (user_id, served_at) VALUES (%s, statement_timestamp())
@@ -44,15 +47,14 @@ def admit(person: int) -> None:
 
 
 def lock() -> None:
-    """To the end of the transaction nobody else changes who is served."""
-    leases.end_if_paused()
+    """To the end of the transaction nobody else changes who is served; Postgres ends it when we are paused within."""
     with connection.cursor() as cursor:
-        cursor.execute(_LOCK)
+        cursor.execute(_LOCK, [leases.PAUSED])
 
 
-def heads(models: Sequence[str], most: int) -> list[Waiting]:
-    """The first `most` that a server of one of `models` may serve now, in order."""
-    servable = Q(model="") | Q(model__in=models)
+def heads(servers: Sequence[int], most: int) -> list[Waiting]:
+    """The first `most` that one of `servers` may serve now, in order."""
+    servable = Q(model="") | Q(model__in=Server.objects.filter(pk__in=servers).values("model"))
     allowed = Q(began=True) | Q(share__lte=settings.QUEUE_RUNNING_PER_PERSON)
     return list(Waiting.objects.filter(servable & allowed).order_by("position")[:most])
 

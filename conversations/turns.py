@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Coalesce, Now
@@ -29,7 +30,7 @@ from conversations.wishes import Wish
 from slots import causes, isolation, leases
 from slots.grants import LeaseLost
 from slots.isolation import IsolationBroken
-from slots.models import Server, Slot
+from slots.models import Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
@@ -144,8 +145,7 @@ def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     with transaction.atomic():
         queue.lock()
         full: set[str] = set()
-        models = list(Server.objects.filter(pk__in=servers).values_list("model", flat=True))
-        for head in queue.heads(models, HEADS):
+        for head in queue.heads(servers, HEADS):
             if head.model not in full:
                 try:
                     return _start(head, worker, servers)
@@ -280,12 +280,23 @@ def _begin(wish: Wish, question: Callable[[Conversation], Message]) -> Turn:
             where = rows.filter(pk=wish.conversation, owner=wish.owner).first()
             if where is None:
                 raise errors.NotFound
-            return _repeated(wish) or _queue(wish, where, question(where))
+            turn = _repeated(wish) or _queue(wish, where, question(where))
     except IntegrityError:
         # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
         if repeated := _repeated(wish):
             return repeated
         raise
+    return _whole(turn) if turn.created else turn
+
+
+def _whole(turn: Turn) -> Turn:
+    """With what Postgres filled in, read after the commit: the workers are awake meanwhile. Raises NotFound."""
+    try:
+        turn.generation.refresh_from_db()
+        turn.message.refresh_from_db()
+    except ObjectDoesNotExist as error:
+        raise errors.NotFound from error  # deleted with its conversation at this moment
+    return turn
 
 
 def _repeated(wish: Wish) -> Turn | None:
@@ -306,8 +317,6 @@ def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
     )  # fmt: skip
     Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now())
     wake()
-    generation.refresh_from_db()
-    question.refresh_from_db()
     return Turn(question, generation, created=True)
 
 

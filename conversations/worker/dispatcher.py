@@ -3,12 +3,13 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from uuid import UUID
 
 from django.db import Error, connection
 
-from conversations import events, turns
+from conversations import events, queue, turns
 from conversations.claims import Claim
 from conversations.worker.running import ended
 from conversations.worker.teller import Teller
@@ -18,6 +19,7 @@ from slots.watch import Watch
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # polling is the truth, NOTIFY a hint
+TIDY_SECONDS = POLL_SECONDS  # between two looks for what runs nowhere: a hint says only that somebody waits
 
 
 class Dispatcher:
@@ -26,6 +28,7 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._teller = Teller(worker)
+        self._tidied_at = -TIDY_SECONDS
 
     def wake(self) -> None:
         self._wake.set()
@@ -45,16 +48,26 @@ class Dispatcher:
                 connection.close()
 
     def round(self) -> None:
-        """Do every duty once. Losing to another worker in any of them is no error."""
+        """Do every duty that is due. Losing to another worker in any of them is no error."""
+        self._claim()  # first: whoever waits should not wait for the rest
+        if time.monotonic() > self._tidied_at + TIDY_SECONDS:
+            self._tidied_at = time.monotonic()
+            self._tidy()
+        self._teller.tell()
+
+    def _claim(self) -> None:
+        usable = servers.usable(self._watch.reachable)
+        while usable and not self._stopped.is_set() and (claimed := turns.claim(self._worker, usable)):
+            self._begin(claimed)
+            if not queue.somebody_waits():
+                break
+
+    def _tidy(self) -> None:
         for conversation, generation in turns.rescue():
             events.publish(conversation, *ended(generation))
         if reachable := self._watch.reachable:
             for claim in turns.take_overs(self._worker, reachable):
                 self._begin(claim)
-        if usable := servers.usable(reachable):
-            while not self._stopped.is_set() and (claimed := turns.claim(self._worker, usable)):
-                self._begin(claimed)
-        self._teller.tell()
 
     def _pause(self) -> float:
         poll = POLL_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311  spreads workers, guards nothing
