@@ -7,7 +7,7 @@ import pytest
 
 from conversations.history import GenerationView
 from conversations.models import Generation
-from conversations.worker import running
+from conversations.worker import asking, running
 from conversations.worker.writer import Writer
 from slots import servers
 from slots.models import Server, Slot
@@ -228,8 +228,8 @@ def test_a_fault_of_ours_is_an_attempt_like_any_and_not_repeated_for_ever(
     def faulty(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(running, "_body", faulty)
-    claim = factories.running(on=factories.server(url=fake_llama.url))
+    monkeypatch.setattr(asking, "body", faulty)
+    claim = factories.running(on=factories.server(url=fake_llama.url, slots=4))
     Generation.objects.filter(pk=claim.generation).update(attempt=attempt)
     run = running.Run(replace(claim, attempt=attempt), Watch(), Renewal(), Writer())
     run.thread.start()
