@@ -54,7 +54,8 @@ def lock() -> None:
 
 def heads(servers: Sequence[int], most: int) -> list[Waiting]:
     """The first `most` that one of `servers` may serve now, in order."""
-    servable = Q(model="") | Q(model__in=Server.objects.filter(pk__in=servers).values("model"))
+    ready = Server.objects.filter(pk__in=servers, state=Server.State.READY)
+    servable = Q(model="") | Q(model__in=ready.values("model"))
     allowed = Q(began=True) | Q(share__lte=settings.QUEUE_RUNNING_PER_PERSON)
     return list(Waiting.objects.filter(servable & allowed).order_by("position")[:most])
 

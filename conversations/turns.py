@@ -329,8 +329,8 @@ def _refuse_second(where: Conversation, parent: uuid.UUID | None) -> None:
 
 
 def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
-    if parent is None:
-        return
+    if parent in (None, where.leaf_id):
+        return  # the newest message is always an answer
     answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
     if not answers.exists():
         raise errors.ParentUnknown

@@ -169,11 +169,6 @@ def finish_stopping(slot: Slot) -> bool:
     return leases.stopped(slot.pk, stream_id)
 
 
-def usable(reachable: Sequence[int]) -> list[int]:
-    """Those of `reachable` that give leases."""
-    return list(Server.objects.filter(pk__in=reachable, state=Server.State.READY).values_list("pk", flat=True))
-
-
 def why_none(model: str = "") -> str | None:
     """A sentence why no server takes requests for `model` (empty: any); None when one does.
 

@@ -13,7 +13,6 @@ from conversations import events, queue, turns
 from conversations.claims import Claim
 from conversations.worker.running import ended
 from conversations.worker.teller import Teller
-from slots import servers
 from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -56,8 +55,8 @@ class Dispatcher:
         self._teller.tell()
 
     def _claim(self) -> None:
-        usable = servers.usable(self._watch.reachable)
-        while usable and not self._stopped.is_set() and (claimed := turns.claim(self._worker, usable)):
+        reachable = self._watch.reachable
+        while reachable and not self._stopped.is_set() and (claimed := turns.claim(self._worker, reachable)):
             self._begin(claimed)
             if not queue.somebody_waits():
                 break

@@ -159,10 +159,7 @@ class Run:
         except ServerError as error:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         self._cause = self._cache.replay_cause
-        row = persist(lambda: Conversation.objects.filter(pk=self.claim.conversation).first())
-        if row is None:
-            raise Gone(f"generation={self.claim.generation}")
-        asked = persist(lambda: history.prompt(row, self.claim.message))
+        row, asked = persist(self._question)
         self._cache.asks(asked)
         messages = self._passage.sent(asked)
         self._figures.begin(messages)
@@ -172,6 +169,12 @@ class Run:
         if self._stopping.is_set():
             raise Stopped
         return client.post(body, self.claim.grant.stream_id)
+
+    def _question(self) -> tuple[Conversation, list[dict[str, str]]]:
+        row = Conversation.objects.filter(pk=self.claim.conversation).first()
+        if row is None:
+            raise Gone(f"generation={self.claim.generation}")
+        return row, history.prompt(row, self.claim.message)
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:
