@@ -27,10 +27,14 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
-    """One that runs through this module's tests; they may kill its parts but not it."""
-    with open_folder() as folder, running_up(folder / "state") as up:
-        assert up.address
-        yield up
+    """One that runs through this module's tests; they may kill its parts but not it. On its PATH is a llama-server."""
+    with open_folder() as folder:
+        program = folder / "llama-server"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        with running_up(folder / "state", PATH=f"{folder}:{os.environ['PATH']}") as up:
+            assert up.address
+            yield up
 
 
 def status(address: str, timeout: float = 20) -> int:
@@ -60,6 +64,11 @@ def test_the_address_the_data_and_how_to_stop_are_printed(up: Up) -> None:
     assert str(up.state) in up.says("Data: ")
     assert "Ctrl-C" in up.says("Data: ")
     assert status(up.address) in (200, 302, 404)
+
+
+def test_a_llama_server_on_path_is_mentioned(up: Up) -> None:
+    program = up.state.parent / "llama-server"
+    assert f"LLAMA_SERVER_BIN={program} LLAMA_MODEL=" in up.says("is on your PATH")
 
 
 def test_every_line_of_the_log_has_the_time_and_a_name_and_is_kept_in_the_file(up: Up) -> None:
@@ -306,14 +315,6 @@ def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
         assert "the password of admin could not be shown" in log.read_text()
         process.send_signal(signal.SIGINT)
     nothing_left(state)
-
-
-def test_a_llama_server_on_path_is_mentioned(folder: Path) -> None:
-    program = folder / "llama-server"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    with running_up(folder / "state", PATH=f"{folder}:{os.environ['PATH']}") as up:
-        assert f"LLAMA_SERVER_BIN={program} LLAMA_MODEL=" in up.says("is on your PATH")
 
 
 def test_it_stops_when_the_make_that_started_it_is_killed(folder: Path) -> None:

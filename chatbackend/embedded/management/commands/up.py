@@ -21,6 +21,7 @@ from chatbackend.embedded.state import sole_use
 
 
 class Command(BaseCommand):
+    requires_system_checks = ["slots"]  # `migrate`, its first step, does the others
     help = "Start Postgres, Valkey, llama-server, a worker and the web server for one machine; Ctrl-C stops them."
 
     def add_arguments(self, parser: CommandParser) -> None:
