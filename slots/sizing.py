@@ -162,6 +162,7 @@ def _reasons(demand: Demand, context: int, cache: Cache) -> Iterator[str]:
         yield from _wrapped("The model itself is not counted: its file is not here.")
     if cache.recurrent:
         yield from _wrapped("Some of its layers keep a state of fixed size for each slot, which is not in the figures.")
+    yield from _wrapped("llama-server's working memory is not in the figures either: some hundred MB.")
 
 
 def _lines(options: Sequence[Choice], cache: Cache, memory: int | None) -> Iterator[str]:
