@@ -84,13 +84,25 @@ def test_what_was_asked_for_three_times_is_not_asked_for_again_by_whoever_takes_
     taken = replace(claim, attempt=turns.ATTEMPTS, grant=replace(claim.grant, taken_over=True))
     run = Run(taken, Watch(), Renewal(), Writer())
     run.thread.start()
-    run.thread.join()
+    run.thread.join(20)
     view = look(claim)
     assert (view.status, view.text) == ("interrupted", "So far")
     assert (view.error or {}).get("code") == "stream_unknown"
     assert not fake_llama.requests
     assert Generation.objects.get(pk=claim.generation).attempt == turns.ATTEMPTS
     eventually(lambda: not Slot.objects.filter(phase="busy").exists())
+
+
+def test_nothing_is_sent_where_there_are_more_or_fewer_slots_than_there_were(fake_llama: FakeLlama) -> None:
+    """An id beyond the last one would be taken modulo their number: somebody else's slot."""
+    claim = factories.running(on=factories.server(url=fake_llama.url, slots=3))
+    watch = Watch()
+    run = Run(claim, watch, Renewal(), Writer())
+    run.thread.start()
+    run.thread.join(20)
+    assert (look(claim).status, Generation.objects.get(pk=claim.generation).attempt) == ("queued", 0)
+    assert not fake_llama.requests
+    assert claim.grant.server not in watch.reachable
 
 
 def test_a_late_batch_of_whoever_was_taken_over_changes_nothing_and_what_it_tells_late_is_known_already() -> None:

@@ -63,6 +63,7 @@ def test_on_default_flags_people_are_answered_one_at_a_time_and_find_their_cache
         assert {record.id_slot for record in server.requests} == {0}
         assert not any("cache_prompt" in record.body for record in server.requests)
     assert all(reused(view) >= 0.9 for view in later), [reused(view) for view in later]
+    assert {(view.timings or {})["replay_cause"] for view in later} == {None}
     graded = Server.objects.get()
     assert graded.grade == "one_at_a_time"
     assert "--cache-ram 0" in graded.cure
@@ -82,6 +83,7 @@ def test_on_the_real_servers_default_flags_caches_are_found_again_too(start_work
         start_worker(LLAMA_SERVERS=server.url.replace("//", f"//:{server.api_key}@"))
         later = turns_by_turns(first_words=240, later_words=3, max_tokens=4)
     assert all(reused(view) >= 0.9 for view in later), [reused(view) for view in later]
+    assert {(view.timings or {})["replay_cause"] for view in later} == {None}
     graded = Server.objects.get()
     assert (graded.grade, graded.parks_in_ram) == ("one_at_a_time", True)
     assert "--cache-ram 0" in graded.cure
