@@ -1,8 +1,9 @@
 """What a lease gives its holder, and what it raises when it is gone."""
 
+import json
 import uuid
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 
 class LeaseLost(Exception):
@@ -29,3 +30,12 @@ class Grant:
     taken_over: bool = False  # `stream_id` is its former worker's and may still be running
     parks_in_ram: bool = False  # the server keeps other conversations' caches itself: `cache_prompt` stays on
     kv_outline: Any = None  # what its holder noted of the cache at its last release
+
+    def with_cache(
+        self, kv_of: uuid.UUID | None, kv_tokens: int | None, kv_task: int | None, kv_outline: str | None
+    ) -> Self:
+        """With what the row told of the cache, if it holds this holder's tokens; `kv_outline` as JSON."""
+        if kv_of != self.holder:
+            return self
+        outline = json.loads(kv_outline) if kv_outline else None
+        return replace(self, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)

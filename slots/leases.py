@@ -193,7 +193,7 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
         return None
     slot, server, id_slot, fence, stream_id, *held, in_ram = row
     grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at, parks_in_ram=in_ram)
-    return _with_cache(grant, *held)
+    return grant.with_cache(*held)
 
 
 def holds(holder: uuid.UUID) -> bool:
@@ -368,16 +368,6 @@ def _empty(server: int, total_slots: int, ended_by: PastLease.EndedBy) -> None:
 
 def _newest_fence(server: int) -> int:
     return int(Slot.objects.filter(server=server).aggregate(newest=Max("fence"))["newest"])
-
-
-def _with_cache(
-    grant: Grant, kv_of: uuid.UUID | None, kv_tokens: int | None, kv_task: int | None, kv_outline: str | None
-) -> Grant:
-    """What is known of the cache, if it holds this holder's tokens. Django leaves jsonb as text in raw cursors."""
-    if kv_of != grant.holder:
-        return grant
-    outline = json.loads(kv_outline) if kv_outline else None
-    return replace(grant, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)
 
 
 def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:
