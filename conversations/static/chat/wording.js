@@ -8,7 +8,7 @@ const CAUSES = {
   moved: "it moved to another model server",
   trimmed: "it had grown longer than the model can remember",
   branch: "it goes on from an earlier message",
-  template: "the model leaves out its earlier thoughts",
+  template: "the model is shown its earlier answers in another form",
   foreign: "something else had used its place",
 };
 
