@@ -18,6 +18,7 @@ SECOND_TURN = FIRST_TURN.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN["content
     [
         ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 260, None),  # it goes on
         ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 250, None),  # the end of the answer is read in other tokens
+        ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 200, None),  # or most of it
         ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 176, "template"),  # the answer is written otherwise
         ([SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER], 30, "cache_lost"),  # nothing but what every prompt begins with
         ([SYSTEM, FIRST, SAID, LAST], 179, None),  # another answer to the same question

@@ -13,8 +13,7 @@ from typing import Any, Self
 # Tokens with which a template opens an answer, and which it may write otherwise in history (3 in ChatML, 8 with an
 # empty thought): so much less than a prompt had may be found again.
 OPENING = 16
-# Answers are read again as text: where the model chose other tokens than the tokenizer does, the cache ends there.
-SMALL = 32
+SMALL = 32  # tokens of an answer that are read again without a word about it
 
 Messages = Sequence[dict[str, str]]
 
@@ -48,7 +47,9 @@ class Outline:
         """Why no more than `cache` of the `held` tokens were found again for `asked`; None when that is as it must be.
 
         `cache_lost`: the server has less than both prompts begin with. `template`: the last answer is written otherwise
-        in history. `branch`: messages are read again that came after another message than the one in the cache.
+        in history, from its beginning. `branch`: messages are read again that came after another message than the one
+        in the cache. None also where the model chose tokens that its tokenizer does not: answers are read again as
+        text, so the cache ends there (one of five of 150 tokens, SmolLM2 at temperature 0.8).
         """
         if not self.prompt:
             return None
@@ -57,7 +58,8 @@ class Outline:
             return "cache_lost"
         following = asked[known:]
         if known == len(self.prompt) and following and _digest(following[0]) == self.answer:
-            return "template" if held - cache >= SMALL else None
+            begins = self.prompt[-1][1]
+            return "template" if begins and cache <= begins + OPENING and held - cache >= SMALL else None
         return "branch" if following[:-1] else None
 
     def _common(self, asked: Messages) -> int:
