@@ -48,6 +48,9 @@ def test_servers_count_only_when_asked_for(web: Web) -> None:
     other = factories.server(url="http://other.test:8080")
     Server.objects.filter(pk=other.pk).update(grade="one_at_a_time")
     assert get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"] == "usable: 1 full, 1 one at a time"
+    Server.objects.filter(pk=other.pk).update(state="unusable", grade="unusable", costs="Isolation is broken.")
+    detail = "usable: 1 full. http://other.test:8080 is out of service: Isolation is broken."
+    assert get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"] == detail
     Server.objects.update(trouble="http://llama.test:8080 does not answer.")
     assert "does not answer" in get(web, "/readyz?servers=1").json()["parts"]["servers"]["detail"]
 
