@@ -15,13 +15,18 @@ from conversations import errors, places
 from conversations.models import Generation, Person, Waiting
 from conversations.places import Place
 from slots import leases
-from slots.models import Server
 
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
 _LOCK = """
 SELECT set_config('idle_in_transaction_session_timeout', %s, true),
        pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
+
+_HEADS = """
+SELECT * FROM conversations_queue
+WHERE (model = '' OR model IN (SELECT model FROM slots_server WHERE id = ANY(%(servers)s) AND state = 'ready'))
+  AND (began OR share <= %(share)s)
+ORDER BY position LIMIT %(most)s"""
 
 _SERVED = """
 INSERT INTO conversations_person (user_id, served_at) VALUES (%s, statement_timestamp())
@@ -54,10 +59,8 @@ def lock() -> None:
 
 def heads(servers: Sequence[int], most: int) -> list[Waiting]:
     """The first `most` that one of `servers` may serve now, in order."""
-    ready = Server.objects.filter(pk__in=servers, state=Server.State.READY)
-    servable = Q(model="") | Q(model__in=ready.values("model"))
-    allowed = Q(began=True) | Q(share__lte=settings.QUEUE_RUNNING_PER_PERSON)
-    return list(Waiting.objects.filter(servable & allowed).order_by("position")[:most])
+    about = {"servers": list(servers), "share": settings.QUEUE_RUNNING_PER_PERSON, "most": most}
+    return list(Waiting.objects.raw(_HEADS, about))
 
 
 def served(person: int) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Now
 
-from conversations import claims, errors, estimate, folding, history, queue, titles, unfinished, wishes
+from conversations import claims, errors, estimate, folding, history, queue, sending, titles, unfinished, wishes
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from conversations.places import Place
@@ -44,6 +44,11 @@ WITH untold AS (
   WHERE g.status = 'queued' AND g.estimated_at IS NULL FOR NO KEY UPDATE OF g SKIP LOCKED)
 UPDATE conversations_generation g SET estimated_at = statement_timestamp(), estimate_low = low, estimate_high = high
 FROM untold WHERE g.id = untold.id"""
+
+_RUN = """
+UPDATE conversations_generation SET status = 'running', fence = %s, attempt = attempt + 1,
+                                    started_at = coalesce(started_at, statement_timestamp())
+WHERE id = %s AND status = 'queued' AND stop_asked_at IS NULL"""
 
 
 class Gone(Exception):
@@ -85,6 +90,8 @@ def send(
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
+    if sent := sending.at_once(wish, words, parent, to_leaf=to_leaf, channel=WORK_CHANNEL):
+        return _whole(Turn(Message(pk=sent[0]), Generation(pk=sent[1]), created=True))
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
@@ -345,15 +352,10 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
             # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
             own_reason = len(rested) < len(servers) or leases.holds(head.conversation_id)
             raise _NotNow if own_reason else _NoSlot
-        waiting = Generation.objects.filter(pk=head.pk, status=Generation.Status.QUEUED, stop_asked_at=None)
-        started = waiting.update(
-            status=Generation.Status.RUNNING,
-            fence=grant.fence,
-            attempt=F("attempt") + 1,
-            started_at=Coalesce("started_at", Now()),
-        )
-        if not started:
-            raise _NotNow
+        with connection.cursor() as cursor:
+            cursor.execute(_RUN, [grant.fence, head.pk])
+            if not cursor.rowcount:
+                raise _NotNow
         queue.served(head.owner_id)
         return claims.read(grant, head.pk)
 

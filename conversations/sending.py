@@ -1,0 +1,83 @@
+"""A message and its queued answer in two statements: the way that nearly every send takes.
+
+Each query costs the web process more than it costs Postgres, and all of them are in front of somebody's first token.
+Where anything speaks against a send nothing is done here, and `turns.send` finds out what it is.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import IntegrityError, connection, transaction
+
+from conversations import titles
+from conversations.models import new_id
+from conversations.wishes import Wish
+
+# The conversation first, then its person, as everywhere: two turns of one conversation come one after the other, and
+# of any number of sends of one person at once none passes their limit.
+_LOCK = """
+WITH place AS (
+  SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless FROM conversations_conversation
+  WHERE id = %(conversation)s AND owner_id = %(owner)s FOR NO KEY UPDATE),
+person AS (
+  SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE)
+SELECT leaf_id, model, nameless FROM place CROSS JOIN person"""
+
+_SEND = """
+WITH waiting AS (
+  SELECT count(*) AS everybody, count(*) FILTER (WHERE owner_id = %(owner)s) AS own
+  FROM conversations_generation WHERE status = 'queued'),
+question AS (
+  INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
+  SELECT %(question)s, %(conversation)s, %(parent)s::uuid, 'user', %(words)s, '' FROM waiting
+  WHERE own < %(most_own)s AND everybody < %(most)s
+    AND NOT EXISTS (SELECT FROM conversations_generation WHERE owner_id = %(owner)s AND client_id = %(client_id)s)
+    AND NOT EXISTS (SELECT FROM conversations_generation
+                    WHERE conversation_id = %(conversation)s AND status IN ('queued', 'running'))
+  RETURNING id),
+answer AS (
+  INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
+  SELECT %(answer)s, %(conversation)s, id, 'assistant', '', '' FROM question RETURNING id),
+generation AS (
+  INSERT INTO conversations_generation
+    (id, conversation_id, message_id, owner_id, client_id, request_digest, kind, model, finish_reason)
+  SELECT %(generation)s, %(conversation)s, id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, %(model)s, ''
+  FROM answer RETURNING message_id),
+shown AS (
+  UPDATE conversations_conversation
+  SET leaf_id = message_id, updated_at = statement_timestamp(), title = coalesce(%(title)s, title)
+  FROM generation WHERE id = %(conversation)s)
+SELECT pg_notify(%(channel)s, '') FROM generation"""
+
+
+def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str) -> tuple[UUID, UUID] | None:
+    """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
+
+    A `parent` that is neither the newest answer nor None is not looked at here.
+    """
+    about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_LOCK, about)
+            if (place := cursor.fetchone()) is None:
+                return None
+            leaf, model, nameless = place
+            after = leaf if to_leaf else parent
+            if after not in (None, leaf):
+                return None
+            title = titles.title_of(words) if nameless else None
+            ids = {name: new_id() for name in ("question", "answer", "generation")}
+            cursor.execute(_SEND, about | ids | _said(wish, words) | {
+                "parent": after, "model": model, "title": title, "channel": channel,
+            })  # fmt: skip
+            return (ids["question"], ids["generation"]) if cursor.fetchone() else None
+    except IntegrityError:
+        return None  # the same client_id at this moment in another conversation
+
+
+def _said(wish: Wish, words: str) -> dict[str, Any]:
+    return {
+        "words": words, "client_id": wish.client_id, "digest": wish.digest, "kind": wish.kind.value,
+        "most_own": settings.QUEUE_WAITING_PER_PERSON, "most": settings.QUEUE_LENGTH,
+    }  # fmt: skip
