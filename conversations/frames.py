@@ -9,6 +9,7 @@ from conversations.estimate import Estimate
 from conversations.history import GenerationView, MessageView
 from conversations.models import Conversation
 from conversations.places import Place
+from conversations.search import Hit
 
 Frame = dict[str, Any]
 
@@ -116,6 +117,19 @@ def ended(view: GenerationView) -> Frame:
 def generation_snapshot(view: GenerationView) -> Frame:
     """A generation with all its text so far; it replaces what the client had of it. Only for streams of one answer."""
     return {"type": "generation.snapshot", **generation(view)}
+
+
+def hit(found: Hit) -> Frame:
+    """A conversation that a search found, with what to show of it in pieces, those that match marked."""
+    return {
+        "conversation": conversation(found.conversation),
+        "title": [piece._asdict() for piece in found.title],
+        "message": str(found.message) if found.message else None,
+        "role": found.role,
+        "created_at": _time(found.created_at) if found.created_at else None,
+        "messages": found.messages,
+        "excerpt": [piece._asdict() for piece in found.excerpt],
+    }
 
 
 def conversation_updated(row: Conversation) -> Frame:

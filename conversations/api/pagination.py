@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
-from conversations import errors, frames, history, rendered
+from conversations import errors, frames, history, rendered, search, text
 from conversations.models import Conversation
 
 DEFAULT, MOST = 50, 100
@@ -44,6 +44,19 @@ def conversations(request: Request, rows: QuerySet[Conversation]) -> dict[str, A
     return {
         "results": [frames.conversation(row) for row in page[:size]],
         "next": _address(request, _write(page[size - 1])) if more else None,
+    }
+
+
+def found(request: Request, person: int) -> dict[str, Any]:
+    """What a search of `person` finds, newest first. Raises Invalid."""
+    cursor = request.query_params.get("cursor")
+    size = limit(request)
+    query = text.clean(request.query_params.get("q", ""))
+    page = search.search(person, query, size + 1, _read(cursor) if cursor else None)
+    more = len(page) > size
+    return {
+        "results": [frames.hit(hit) for hit in page[:size]],
+        "next": _address(request, _write(page[size - 1].conversation)) if more else None,
     }
 
 

@@ -132,6 +132,27 @@ class MessagePage(serializers.Serializer[Any]):
     next = serializers.URLField(allow_null=True, help_text="The page before this one.")
 
 
+class Piece(serializers.Serializer[Any]):
+    text = serializers.CharField()
+    match = serializers.BooleanField(help_text="Whether it is what was asked for.")
+
+
+class HitOutput(serializers.Serializer[Any]):
+    conversation = ConversationOutput()
+    title = Piece(many=True)
+    message = serializers.UUIDField(allow_null=True, help_text="The newest that has it; null if only the title does.")
+    role = serializers.ChoiceField(choices=Message.Role.choices, allow_null=True)
+    created_at = serializers.DateTimeField(allow_null=True)
+    messages = serializers.IntegerField(help_text="How many have it.")
+    excerpt = Piece(many=True, help_text="From that message, around the first match.")
+
+
+@extend_schema_serializer(many=False)
+class SearchPage(serializers.Serializer[Any]):
+    results = HitOutput(many=True)
+    next = serializers.URLField(allow_null=True, help_text="The next older page.")
+
+
 class ProblemOutput(Problem):
     errors = serializers.DictField(  # type: ignore[assignment]  # as above
         child=serializers.ListField(child=serializers.CharField()),

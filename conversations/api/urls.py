@@ -9,5 +9,6 @@ urlpatterns = [
     path("messages/<uuid:id_>/regenerate/", views.Regenerate.as_view()),
     path("generations/<uuid:id_>/", views.OneGeneration.as_view()),
     path("generations/<uuid:id_>/cancel/", views.CancelGeneration.as_view()),
+    path("search/", views.Search.as_view()),
     path("models/", views.Models.as_view()),
 ]

@@ -151,6 +151,23 @@ class Regenerate(View):
         return _accepted(request, self.person, actions.regenerate(self.person, id_, fields["client_id"]))
 
 
+class Search(View):
+    @extend_schema(
+        operation_id="search",
+        parameters=[
+            OpenApiParameter("q", str, required=True, description="Words, or phrases in double quotes."),
+            *PAGE,
+        ],
+        responses={200: shapes.SearchPage, **REFUSED},
+    )
+    def get(self, request: Request) -> Response:
+        """One's conversations in which all of `q` was said in one message, or is in the title; newest first.
+
+        Found anywhere in a word, without regard to accents and capitals.
+        """
+        return Response(pagination.found(request, self.person))
+
+
 class OneGeneration(View):
     @extend_schema(operation_id="generations_retrieve", responses={200: shapes.GenerationOutput, **REFUSED, **ABSENT})
     def get(self, request: Request, id_: UUID) -> Response:

@@ -9,16 +9,19 @@ import { uuid } from "./ids.js";
 import { forgetEverything, outbox, tab } from "./kept.js";
 import { ConversationList } from "./list.js";
 import { Messages } from "./messages.js";
+import { Search } from "./search.js";
 import { startWelcome } from "./welcome.js";
 
 const UNSENT_STAYS = 10 * 60 * 1000; // ms after which an unsent message waits for a click instead of going by itself
 const OTHER_TABS_OWN = 30 * 1000; // ms in which an unsent message is left to the tab it was written in
 const RETRY_SUBSCRIBE = 1000; // ms
+const MOST_PAGES = 50; // of earlier messages, read to get to one that was found
 const SUBSCRIBE = "subscribe"; // the `id` of that frame
 const site = document.title;
 const $ = (selector) => document.querySelector(selector);
 
 let conversation = new Conversation(null); // the open one; without an id it is made by its first message
+let wanted = null; // the message of it that a search found and that is to be seen, until it is
 
 const messages = new Messages($("#scroller"), $("#messages"), {
   regenerate: ({ id }) => call("POST", `messages/${id}/regenerate/`, { client_id: uuid() }).catch(tell),
@@ -27,6 +30,10 @@ const messages = new Messages($("#scroller"), $("#messages"), {
   earlier: () => showEarlier().catch(tell),
 });
 const list = new ConversationList($("#conversations"), $("#more"), (id) => (id === conversation.id ? drawer.close() : open(id)));
+const search = new Search(
+  { box: $("#search"), found: $("#found"), hint: $("#found-hint"), instead: [$("#listed")] },
+  (id, message) => openAt(id, message),
+);
 const composer = new Composer($("#composer"), { send, stop });
 const drawer = startDrawer();
 
@@ -71,6 +78,7 @@ function apply(frame) {
   if (frame.type === "snapshot") {
     showTitle(conversation.title);
     messages.list.setAttribute("aria-busy", "false");
+    if (wanted) reveal(wanted).catch(tell);
   }
   showState();
   if (wasLive && !conversation.live) announce("The answer is complete.");
@@ -203,6 +211,7 @@ async function remove() {
 function open(id, { address = true } = {}) {
   if (conversation.id && connection.ready) connection.send({ type: "unsubscribe", conversation: conversation.id });
   conversation = new Conversation(id);
+  wanted = null;
   if (address) history.pushState(null, "", id ? `/c/${id}/` : "/");
   messages.clear();
   messages.list.setAttribute("aria-busy", String(Boolean(id)));
@@ -214,6 +223,24 @@ function open(id, { address = true } = {}) {
   sayNotice("");
   drawer.close();
   subscribe();
+}
+
+/** Opens the conversation `id` where `message` is, which a search found there. */
+function openAt(id, message) {
+  if (id !== conversation.id) open(id);
+  else drawer.close();
+  wanted = message;
+  if (wanted && conversation.loaded) reveal(wanted).catch(tell);
+}
+
+/** Earlier messages are read until it is there. One on another branch is nowhere: then all of it has been read. */
+async function reveal(message) {
+  wanted = null;
+  const where = conversation;
+  for (let page = 0; page < MOST_PAGES && !messages.reveal(message) && where.earlier; page++) {
+    await showEarlier();
+    if (where !== conversation) return;
+  }
 }
 
 function leave(sentence) {

@@ -6,6 +6,7 @@ import { isLive } from "./conversation.js";
 import { button, make, say } from "./elements.js";
 import { failure, figures, note, progress } from "./wording.js";
 
+const MARKED = 2500; // ms for which a message that was found stands out
 const NEAR = 60; // pixels from the end that still count as being there
 
 export class Messages {
@@ -53,6 +54,18 @@ export class Messages {
   scrollToEnd() {
     this.scroller.scrollTop = this.scroller.scrollHeight;
     this.#look();
+  }
+
+  /** Scrolls to the message `id` and marks it for a moment; false if it is not shown. */
+  reveal(id) {
+    const article = this.articles.get(id);
+    if (!article) return false;
+    this.atEnd = false;
+    article.scrollIntoView({ block: "center" });
+    article.classList.add("found");
+    setTimeout(() => article.classList.remove("found"), MARKED);
+    this.#look();
+    return true;
   }
 
   /** Who is at the end stays there; who reads further up is not moved, whatever comes above or below. */
