@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from conversations import replays
 from conversations.models import Generation, Waiting
-from slots.admin.servers import counted, standing
+from slots.admin.servers import counted
+from slots.admin.standing import standing
 from slots.models import Server
 
 NOT_STAFF = "The admin is for those who run this site. Ask one of them if you need something from it."

@@ -176,7 +176,7 @@ class TestIsolationIsBroken:
             assert why in (servers.why_none() or "")
             assert re.search(rf"ERROR.*OUT OF SERVICE.*{why}", worker.output())
             listed = administrator().get("/admin/slots/server/").content.decode()
-            assert re.search(r'class="pill bad">Not usable<', listed)
+            assert f'<span class="pill bad">Not usable</span> {why}' in listed
             Server.objects.create(url=sound.url)
             for turn, tokens, cause in ((bob, 40, None), (carol, 160, "moved")):
                 view = ended(turn)

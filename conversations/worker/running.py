@@ -216,6 +216,7 @@ class Run:
             figures = servers.wait_until_quiet(client, grant.id_slot)
         except ServerError as error:
             logger.warning("slot=%s is not known to be quiet: %s", grant.slot, error)
+            self._watch.doubt(grant.server)
             self._give_back_slot()
             return
         answer = persist(lambda: Message.objects.values_list("text", flat=True).filter(pk=self.claim.message).first())

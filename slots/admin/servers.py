@@ -19,6 +19,7 @@ from django.utils.html import format_html
 from slots import advice, grades, orders, servers
 from slots.admin.confirming import Confirmation, confirm
 from slots.admin.reading import Page, counting, moment, pill
+from slots.admin.standing import standing
 from slots.models import Server, Slot
 
 State = Server.State
@@ -38,37 +39,6 @@ PLACES = {
 def counted(rows: QuerySet[Server]) -> QuerySet[Server]:
     """With how many of its slots are free, busy, idle and stopping."""
     return rows.annotate(**PLACES)
-
-
-def standing(server: Server) -> tuple[str, str, str]:
-    """A server's state: colour, words, and the sentence that explains it."""
-    if server.state == State.RETIRED:
-        return "", "Retired", "No longer used."
-    if server.trouble:
-        draining = server.state == State.DRAINING
-        return "bad", "Draining, not usable" if draining else "Not usable", server.trouble
-    if server.state == State.UNKNOWN:
-        return "warn", "Not reached yet", "A worker looks once a second."
-    if server.state == State.DRAINING:
-        return "warn", "Draining", "Gets no new leases; what runs ends in peace."
-    if server.state == State.UNUSABLE:
-        return "bad", "Not usable", server.costs
-    if server.state == State.PROBING:
-        return (
-            "warn",
-            "Being tried",
-            server.costs or "A worker sends it a few short requests; nobody is leased a slot yet.",
-        )
-    return _ready(server)
-
-
-def _ready(server: Server) -> tuple[str, str, str]:
-    now = timezone.now()
-    verdict = grades.of(server, now)
-    if verdict is None or (verdict.grade == Grade.FULL and not grades.is_shared(server, now)):
-        return "good", "Ready", "Takes new conversations."
-    careful = verdict.grade == Grade.ONE_AT_A_TIME or grades.is_shared(server, now)
-    return "warn" if careful else "good", f"Ready, {grades.words(server, now)}", verdict.costs
 
 
 class AddForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -126,7 +96,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServerPage(Page[Server]):
-    list_display = ("address", "standing", "grade_shown", "model_shown", "places", "context", "origin")
+    list_display = ("address", "listed", "grade_shown", "model_shown", "places", "context", "origin")
     list_filter = ("state",)
     ordering = ("url",)
     actions = ("look_at", "probe_again", "drain", "serve", "retire")
@@ -170,6 +140,12 @@ class ServerPage(Page[Server]):
     def standing(self, server: Server) -> str:
         kind, words, _ = standing(server)
         return pill(kind, words)
+
+    @admin.display(description="state", ordering="state")
+    def listed(self, server: Server) -> str:
+        """In the list with the reason, where something is wrong."""
+        kind, words, sentence = standing(server)
+        return format_html("{} {}", pill(kind, words), sentence) if kind == "bad" else pill(kind, words)
 
     @admin.display(description="what that means")
     def why(self, server: Server) -> str:
