@@ -11,15 +11,16 @@ export class Problem extends Error {
 export const AWAY = { code: "away", detail: "The site does not answer at the moment.", retryable: true };
 const PATIENCE = 20_000; // ms
 
-/** Calls `path` under /api/v1/ (or any path that begins with /) and gives its JSON. Throws Problem. */
+/** Calls `path` under /api/v1/, or the whole address of a next page or another path, and gives its JSON. Throws Problem. */
 export async function call(method, path, body) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken");
   let response;
   try {
-    const address = path.startsWith("/") ? path : `/api/v1/${path}`;
-    response = await fetch(address, {
+    // Behind a proxy the site may have another name for itself than the page has.
+    const { pathname, search } = new URL(path, `${location.origin}/api/v1/`);
+    response = await fetch(pathname + search, {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),

@@ -17,6 +17,11 @@ export function button(label, click, kind = "quiet") {
   return make(`button.${kind}`, { type: "button", click }, label);
 }
 
+/** Whether a click is for the page: one that asks for another tab or window is the browser's. */
+export function isPlain(event) {
+  return !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
+}
+
 /** Sets the text only where it differs: an unchanged one keeps its selection and is not announced again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

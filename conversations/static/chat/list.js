@@ -1,7 +1,7 @@
 // The list of conversations beside the open one.
 
 import { call } from "./api.js";
-import { make, say } from "./elements.js";
+import { isPlain, make, say } from "./elements.js";
 
 const UNTITLED = "New conversation";
 
@@ -15,8 +15,7 @@ export class ConversationList {
     this.empty = list.parentElement.querySelector(".empty");
     list.addEventListener("click", (event) => {
       const link = event.target.closest("a");
-      // A click that asks for another tab or window is the browser's.
-      if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+      if (!link || !isPlain(event)) return;
       event.preventDefault();
       onOpen(link.dataset.conversation);
     });
@@ -52,8 +51,7 @@ export class ConversationList {
   }
 
   async #page(address) {
-    const path = address.startsWith("http") ? new URL(address).pathname + new URL(address).search : address;
-    const { results, next } = await call("GET", path);
+    const { results, next } = await call("GET", address);
     results.forEach((conversation) => this.put(conversation));
     this.next = next;
     this.more.hidden = !next;

@@ -4,6 +4,7 @@ import { AWAY, call, signIn } from "./api.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversation, isLive } from "./conversation.js";
+import { isPlain } from "./elements.js";
 import { openDialog, sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
 import { uuid } from "./ids.js";
 import { forgetEverything, outbox, tab } from "./kept.js";
@@ -281,7 +282,7 @@ function tell(problem) {
 startMenus();
 startWelcome((text) => composer.put(text));
 $("#new-chat").addEventListener("click", (event) => {
-  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!isPlain(event)) return;
   event.preventDefault();
   open(null);
 });

@@ -1,7 +1,7 @@
 // Finding conversations by what was said in them: in place of the list, as long as something is asked for.
 
 import { call } from "./api.js";
-import { button, make, say } from "./elements.js";
+import { button, isPlain, make, say } from "./elements.js";
 
 const PAUSE = 250; // ms without a key until it is asked for
 const UNTITLED = "New conversation";
@@ -24,7 +24,7 @@ export class Search {
     });
     found.addEventListener("click", (event) => {
       const link = event.target.closest("a");
-      if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+      if (!link || !isPlain(event)) return;
       event.preventDefault();
       onOpen(link.dataset.conversation, link.dataset.message ?? null);
     });
@@ -51,10 +51,9 @@ export class Search {
 
   async #page(address, { first = false } = {}) {
     const query = this.#query;
-    const path = address.startsWith("http") ? new URL(address).pathname + new URL(address).search : address;
     let page;
     try {
-      page = await call("GET", path);
+      page = await call("GET", address);
     } catch (problem) {
       if (query === this.#query) this.#show([], problem.message);
       return;
