@@ -24,14 +24,14 @@ from tests.stack import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TOKENS = 120
+TOKENS = 60
 
 
 def test_a_server_that_hangs_is_left_and_used_again_only_when_it_tells_its_slots(start_worker: StartProcess) -> None:
     """Its answer stops, `/slots` is never answered, and `/health` and `/props` say that all is well."""
     with FakeLlama(slots=1) as hanging, FakeLlama(slots=1) as sound:
-        hanging.script(Script(tokens=TOKENS, rate=40, fault="hang", after=30, times=1))
-        sound.script(Script(tokens=TOKENS, rate=40, match="Number"))
+        hanging.script(Script(tokens=TOKENS, rate=60, fault="hang", after=20, times=1))
+        sound.script(Script(tokens=TOKENS, rate=60, match="Number"))
         start_worker(LLAMA_SERVERS=f"{hanging.url},{sound.url}", LLAMA_SILENCE="1")
         eventually(lambda: Server.objects.filter(state="ready").count() == 2)
         asked = [factories.sent(factories.conversation(), f"Number {number}") for number in (1, 2)]
