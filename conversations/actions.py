@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
-from conversations import access, events, frames, history, turns
+from conversations import access, errors, events, frames, history, turns
 from conversations.frames import Frame
 from conversations.models import Conversation, Generation
 from slots import servers
@@ -78,8 +78,12 @@ def delete(person: int, conversation: UUID) -> None:
 
 
 def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:
-    question, answer = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
-    generation = history.generation(turn.generation)
+    shown = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
+    if len(shown) < 2:
+        raise errors.NotFound  # deleted with its conversation at this moment
+    question, answer = shown
+    newest = answer.generation
+    generation = newest if newest and newest.id == turn.generation.pk else history.generation(turn.generation)
     sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
     if turn.created:
         logger.info("queued generation=%s conversation=%s person=%s", generation.id, generation.conversation, person)

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 
 from conversations import titles
-from conversations.models import new_id
+from conversations.models import Generation, Message, new_id
 from conversations.wishes import Wish
 
 # The conversation first, then its person, as everywhere: two turns of one conversation come one after the other, and
@@ -51,10 +51,13 @@ shown AS (
 SELECT pg_notify(%(channel)s, '') FROM generation"""
 
 
-def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str) -> tuple[UUID, UUID] | None:
+def at_once(
+    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str
+) -> tuple[Message, Generation] | None:
     """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
 
-    A `parent` that is neither the newest answer nor None is not looked at here.
+    A `parent` that is neither the newest answer nor None is not looked at here. What Postgres filled in of the two is
+    read when it is asked for.
     """
     about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
     try:
@@ -67,13 +70,24 @@ def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, chann
             if after not in (None, leaf):
                 return None
             title = titles.title_of(words) if nameless else None
-            ids = {name: new_id() for name in ("question", "answer", "generation")}
-            cursor.execute(_SEND, about | ids | _said(wish, words) | {
-                "parent": after, "model": model, "title": title, "channel": channel,
-            })  # fmt: skip
-            return (ids["question"], ids["generation"]) if cursor.fetchone() else None
+            about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
+            about |= {"parent": after, "model": model, "title": title, "channel": channel}
+            cursor.execute(_SEND, about)
+            return _made(about) if cursor.fetchone() else None
     except IntegrityError:
         return None  # the same client_id at this moment in another conversation
+
+
+def _made(about: dict[str, Any]) -> tuple[Message, Generation]:
+    question = {"id": about["question"], "conversation_id": about["conversation"], "text": about["words"]}
+    generation = {
+        "id": about["generation"], "conversation_id": about["conversation"], "message_id": about["answer"],
+        "owner_id": about["owner"], "model": about["model"],
+    }  # fmt: skip
+    return (
+        Message.from_db(connection.alias, list(question), list(question.values())),
+        Generation.from_db(connection.alias, list(generation), list(generation.values())),
+    )
 
 
 def _said(wish: Wish, words: str) -> dict[str, Any]:

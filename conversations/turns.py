@@ -91,7 +91,7 @@ def send(
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
     if sent := sending.at_once(wish, words, parent, to_leaf=to_leaf, channel=WORK_CHANNEL):
-        return _whole(Turn(Message(pk=sent[0]), Generation(pk=sent[1]), created=True))
+        return Turn(*sent, created=True)
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
