@@ -192,7 +192,7 @@ def test_a_long_silence_is_filled_with_comments(alice: Person, where: Conversati
         generation = stream.until("generation.snapshot")["id"]
         reader = threading.Thread(target=stream.rest)
         reader.start()
-        eventually(lambda: stream.comments, 20, what="a keep-alive")
+        eventually(lambda: stream.comments, 40, what="a keep-alive")  # after 10 s it is told that no worker runs
         alice.post(f"generations/{generation}/cancel/")
         reader.join(10)
     assert stream.events[-1]["type"] == "generation.cancelled"
