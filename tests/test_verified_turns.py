@@ -208,7 +208,7 @@ def test_the_real_server_reuses_all_of_a_conversation_s_own_tokens_and_nothing_o
     """One slot of it; a bound that were one token too low, or a rule too strict, would show in the first turns."""
     with real_llama_server(slots=1, slot_context=1024) as server:
         worker = start_worker(LLAMA_SERVERS=server.url.replace("//", f"//:{server.api_key}@"))
-        where = factories.conversation(params={"max_tokens": 24}, system_prompt="You are the keeper of a lighthouse.")
+        where = factories.conversation(params={"max_tokens": 12}, system_prompt="You are the keeper of a lighthouse.")
         secret = "In my diary I wrote that the ships I love best are those that never come back. " * 3
         first = answered(where, secret)
         held = [Slot.objects.get().kv_tokens or 0]
@@ -217,7 +217,7 @@ def test_the_real_server_reuses_all_of_a_conversation_s_own_tokens_and_nothing_o
             own.append(answered(where, words))
             held.append(Slot.objects.get().kv_tokens or 0)
         again = another(own[-1])
-        Conversation.objects.filter(pk=where.pk).update(params={"max_tokens": 200})
+        Conversation.objects.filter(pk=where.pk).update(params={"max_tokens": 60})
         turn = factories.sent(where, "Tell me a long story.")
         written(turn, 1)
         turns.cancel(where.owner_id, turn.generation.pk)
