@@ -44,23 +44,25 @@ def mismatch(grant: Grant, task: int | None) -> str:
     return "foreign"
 
 
-def watch(server: Server) -> None:
-    """Look for slots that are busy without a lease, at most every EVERY_SECONDS and while the server is in use."""
+def watch(server: Server) -> bool:
+    """Look for slots that are busy without a lease, at most every EVERY_SECONDS and while the server is in use.
+
+    False when the server does not tell its slots.
+    """
     if server.asleep or not _due(server):
-        return
+        return True
     before = _quiet(server)
     try:
         states = servers.client_of(server).slots()
     except ServerError as error:
         logger.warning("server=%s: its slots cannot be looked at: %s", server.url, error)
-        return
+        return False
     busy = {state.id: state.task for state in states if state.busy and state.task is not None}
-    if not busy:
-        return
-    after = _quiet(server)
+    after = _quiet(server) if busy else {}
     for id_slot, task in busy.items():
         if id_slot in before and before[id_slot] == after.get(id_slot):
             _noticed(server.pk, id_slot, task)
+    return True
 
 
 def _due(server: Server) -> bool:

@@ -102,8 +102,8 @@ class Watch(threading.Thread):
         answers = self._found(server.pk, began, servers.look(server, doubted))
         if answers and probing.due(server):
             self._try(server)
-        elif answers:
-            foreign.watch(server)
+        elif answers and not foreign.watch(server):
+            self.doubt(server.pk)
         return answers
 
     def _found(self, server: int, began: float, answers: bool) -> bool:

@@ -12,7 +12,7 @@ from conversations import turns
 from conversations.models import Generation
 from conversations.worker.running import Run
 from conversations.worker.writer import Writer
-from slots import leases, servers
+from slots import client, leases, servers
 from slots.models import Server, Slot
 from slots.renewal import Renewal
 from slots.watch import Watch
@@ -20,6 +20,7 @@ from tests import factories
 from tests.answers import Watched, ended, look
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Script, default_answer
+from tests.grading import tried
 from tests.stack import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,6 +55,25 @@ def test_a_server_that_hangs_is_left_and_used_again_only_when_it_tells_its_slots
         hanging.set(slots_fault=None)
         assert ended(waiting).status == "done"
         assert (hanging.requests[0].outcome, hanging.most_at_once) == ("cancelled", {0: 1})
+
+
+def test_a_server_that_hangs_while_nothing_is_asked_there_is_noticed_too(
+    fake_llama: FakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
+    server, watch = tried(fake_llama.url), Watch()
+    factories.idle(server)
+    watch.round()
+    assert watch.reachable == [server.pk]
+    fake_llama.set(slots_fault="silent")
+    Server.objects.update(watched_at=None)
+    watch.round()
+    assert watch.reachable == []
+    watch.round()
+    assert "said nothing" in (servers.why_none() or "")
+    fake_llama.set(slots_fault=None)
+    watch.round()
+    assert (watch.reachable, servers.why_none()) == ([server.pk], None)
 
 
 def test_a_third_attempt_takes_its_time_on_the_same_server_and_none_on_another(start_worker: StartProcess) -> None:
