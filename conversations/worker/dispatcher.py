@@ -18,7 +18,7 @@ from slots.watch import Watch
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # polling is the truth, NOTIFY a hint
-TIDY_SECONDS = POLL_SECONDS  # between two looks for what runs nowhere: a hint says only that somebody waits
+TIDY_SECONDS = 2 * POLL_SECONDS  # a hint says only that somebody waits: they are not kept waiting by a look around
 
 
 class Dispatcher:
@@ -38,18 +38,18 @@ class Dispatcher:
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            self._wake.wait(self._pause())
+            hinted = self._wake.wait(self._pause())
             self._wake.clear()
             try:
-                self.round()
+                self.round(hinted=hinted)
             except Error as error:
                 logger.warning("the queue is out of reach: %s", error)
                 connection.close()
 
-    def round(self) -> None:
+    def round(self, *, hinted: bool = False) -> None:
         """Do every duty that is due. Losing to another worker in any of them is no error."""
-        self._claim()  # first: whoever waits should not wait for the rest
-        if time.monotonic() > self._tidied_at + TIDY_SECONDS:
+        self._claim()
+        if not hinted or time.monotonic() > self._tidied_at + TIDY_SECONDS:
             self._tidied_at = time.monotonic()
             self._tidy()
         self._teller.tell()

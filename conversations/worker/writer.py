@@ -121,7 +121,6 @@ class Writer(threading.Thread):
         writing = Writing(claim, held, on_stop, claim.seq, [claim.text_length, claim.reasoning_length])
         with self._lock:
             self._writings.append(writing)
-        self.wake()
         return writing
 
     def end(self, writing: Writing) -> None:
