@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
 from websockets.sync.client import ClientConnection, connect
 
 
@@ -44,6 +45,7 @@ class Person:
     session: requests.Session = field(default_factory=requests.Session)
 
     def __post_init__(self) -> None:
+        self.session.mount("http://", HTTPAdapter(pool_maxsize=64))  # as many as ask at once
         account = {"username": f"bench-{uuid.uuid4().hex[:8]}", "password": uuid.uuid4().hex}
         signed_up = self.session.post(f"{self.address}/_allauth/app/v1/auth/signup", json=account, timeout=30)
         signed_up.raise_for_status()
