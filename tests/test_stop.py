@@ -126,17 +126,19 @@ def test_a_prompt_that_is_read_is_left_where_it_is_and_its_slot_given_to_nobody_
     start_worker: StartProcess,
 ) -> None:
     """Two slots, one streams; whoever waits for the other gets it when it is quiet. Meanwhile it is shown stopping."""
-    with FakeLlama(slots=2, prefill_rate=80, batch=64) as server, polled(server.url):
+    with FakeLlama(slots=2, prefill_rate=50, batch=64) as server, polled(server.url):
         start_worker(LLAMA_SERVERS=server.url)
         neighbour = factories.sent(factories.conversation(), NEIGHBOUR)
         written(neighbour)
         where = factories.conversation(factories.person("bob"))
+        admin = administrator()
+        admin.get("/admin/slots/slot/")  # the first look takes longer than a batch
         turn = factories.sent(where, "word " * 1000)
         eventually(lambda: len(server.requests) == 2 and server.requests[1].started is not None)
         waiting = factories.sent(factories.conversation(factories.person("carol")), "I wait")
         id_slot = slot_of(where).id_slot
         stop(turn)
-        listed = administrator().get("/admin/slots/slot/").content.decode()
+        listed = admin.get("/admin/slots/slot/").content.decode()
         assert 'class="pill warn">Stopping<' in listed
         assert slot_of(where).phase == "busy"
         quiet_after(server.url, id_slot)
