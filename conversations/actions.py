@@ -8,9 +8,9 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
-from conversations import access, errors, events, frames, history, turns
+from conversations import access, branches, errors, events, frames, history, turns
 from conversations.frames import Frame
-from conversations.models import Conversation, Generation
+from conversations.models import Conversation, Generation, Message
 from slots import servers
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,30 @@ class Sent:
 def send(person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool) -> Sent:
     """Store the message, queue its answer and announce both. Raises what `turns.send` raises."""
     return _sent(person, client_id, turns.send(person, conversation, client_id, text, parent, to_leaf))
+
+
+def edit(person: int, message: UUID, client_id: UUID, text: str) -> Sent:
+    """Say `text` in place of the person's `message`, which stays as another version, and announce it.
+
+    Raises NotFound, NotAQuestion, and what `turns.send` raises.
+    """
+    old = access.message(person, message)
+    if old.role != Message.Role.USER:
+        raise errors.NotAQuestion
+    return send(person, old.conversation_id, client_id, text, old.parent_id, to_leaf=False)
+
+
+def show_version(person: int, message: UUID) -> Conversation:
+    """Go on from `message`, and from what followed it last; whoever looks on is shown that.
+
+    Raises NotFound, TurnInProgress.
+    """
+    chosen = access.message(person, message)
+    branches.choose(chosen)
+    where = access.conversation(person, chosen.conversation_id)
+    events.publish(where.pk, frames.path_changed(where.pk))
+    events.publish_to_person(person, frames.conversation_updated(where))
+    return where
 
 
 def regenerate(person: int, message: UUID, client_id: UUID) -> Sent:

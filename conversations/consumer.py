@@ -235,7 +235,11 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if kind == "conversation.deleted":
                 await self._drop(frame["conversation"])
             await self._send(frame)
-        elif conversation in self.subscribed:
+        elif conversation not in self.subscribed:
+            return
+        elif kind == "conversation.path":
+            await self._show(frame["conversation"])
+        else:
             await self._relay_turn(frame)
 
     async def _relay_turn(self, frame: Frame) -> None:

@@ -63,6 +63,11 @@ class NotAnAnswer(ChatError):
     detail = "Only an answer can be written again: name the id of an answer, not that of a person's message."
 
 
+class NotAQuestion(ChatError):
+    code = "not_a_question"
+    detail = "Only a person's message can be said otherwise: name its id, not that of an answer."
+
+
 class ClientIdReused(ChatError):
     code = "client_id_reused"
     status = 409

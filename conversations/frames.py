@@ -37,6 +37,7 @@ def message(view: MessageView) -> Frame:
         "text": view.text,
         "reasoning": view.reasoning,
         "created_at": _time(view.created_at),
+        "versions": [str(version) for version in view.versions],
         "generation": _state(view.generation) if view.generation else None,
     }
 
@@ -134,6 +135,11 @@ def hit(found: Hit) -> Frame:
 
 def conversation_updated(row: Conversation) -> Frame:
     return {"type": "conversation.updated", "conversation": conversation(row)}
+
+
+def path_changed(conversation_id: UUID) -> Frame:
+    """For our own processes: who follows the conversation gets a snapshot."""
+    return {"type": "conversation.path", "conversation": str(conversation_id)}
 
 
 def conversation_deleted(conversation_id: UUID) -> Frame:

@@ -25,8 +25,14 @@ WITH RECURSIVE path AS (
   WHERE path.depth < %(limit)s)
 SELECT path.id, path.parent_id, path.role, path.created_at,
        path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
+       CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END,
        g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.finish_reason, q.place
 FROM path
+LEFT JOIN LATERAL (
+  SELECT array_agg(id ORDER BY id) AS ids FROM conversations_message WHERE parent_id = path.parent_id) beside ON true
+LEFT JOIN LATERAL (
+  SELECT array_agg(id ORDER BY id) AS ids FROM conversations_message
+  WHERE path.parent_id IS NULL AND parent_id IS NULL AND conversation_id = %(conversation)s) first ON true
 LEFT JOIN LATERAL (SELECT * FROM conversations_generation WHERE message_id = path.id ORDER BY id DESC LIMIT 1) g ON true
 LEFT JOIN LATERAL (
   SELECT max(c.seq) AS seq, string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
@@ -78,6 +84,7 @@ class MessageView:
     text: str
     reasoning: str
     created_at: datetime
+    versions: list[uuid.UUID]  # of this message, oldest first, itself among them; one if nothing was asked for again
     generation: GenerationView | None
 
 
@@ -156,7 +163,7 @@ def prompt(conversation: Conversation, answer: uuid.UUID) -> list[dict[str, str]
 
 
 def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
-    id_, parent, role, created_at, text, reasoning, generation_id = row[:7]
+    id_, parent, role, created_at, text, reasoning, versions, generation_id = row[:8]
     return MessageView(
         id=id_,
         parent=parent,
@@ -164,12 +171,14 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
         text=text,
         reasoning=reasoning,
         created_at=created_at,
+        versions=versions,
         generation=_generation(conversation, row) if generation_id else None,
     )
 
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
-    message, _parent, _role, _at, text, reasoning, id_, status, seq, error, usage, timings, finish_reason, place = row
+    message, _parent, _role, _at, text, reasoning, _versions, id_, status, seq, *result, place = row
+    error, usage, timings, finish_reason = result
     waits = places.board.look().get(id_) if place else None
     return GenerationView(
         id_, conversation, message, status, seq, place, waits.estimate if waits else None, text, reasoning,

@@ -22,7 +22,18 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Now
 
-from conversations import claims, errors, estimate, folding, history, queue, sending, titles, unfinished, wishes
+from conversations import (
+    branches,
+    claims,
+    errors,
+    estimate,
+    folding,
+    queue,
+    sending,
+    titles,
+    unfinished,
+    wishes,
+)
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from conversations.places import Place
@@ -95,8 +106,8 @@ def send(
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
-        _refuse_second(where, after)
-        _check_parent(where, after)
+        branches.refuse_while_answered(where, after)
+        branches.check_parent(where, after)
         queue.admit(owner)
         if not (where.title or where.leaf_id):
             Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
@@ -120,7 +131,7 @@ def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
     wish = wishes.wish(owner, old.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
 
     def ask_again(where: Conversation) -> Message:
-        _refuse_second(where, question.pk)
+        branches.refuse_while_answered(where, question.pk)
         queue.admit(owner)
         return question
 
@@ -325,22 +336,6 @@ def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
     Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now())
     wake()
     return Turn(question, generation, created=True)
-
-
-def _refuse_second(where: Conversation, parent: uuid.UUID | None) -> None:
-    live = Generation.objects.filter(conversation=where, status__in=Generation.LIVE).first()
-    if live:
-        newer = history.path(where.pk, where.leaf_id, limit=history.SNAPSHOT_MESSAGES)
-        known = [at for at, message in enumerate(newer) if message.id == parent]
-        raise errors.TurnInProgress(generation=history.generation(live), messages=newer[known[0] + 1 if known else 0 :])
-
-
-def _check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
-    if parent in (None, where.leaf_id):
-        return  # the newest message is always an answer
-    answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
-    if not answers.exists():
-        raise errors.ParentUnknown
 
 
 def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:

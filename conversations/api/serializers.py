@@ -37,6 +37,11 @@ class SendInput(Strict):
     )
 
 
+class EditInput(Strict):
+    client_id = Id(help_text="Made by the client, one per message: sent again it repeats the answer, not the message.")
+    text = Text()
+
+
 class RegenerateInput(Strict):
     client_id = Id(help_text="Made by the client, one per wish: sent again it repeats the answer, not the wish.")
 
@@ -95,6 +100,10 @@ class MessageOutput(serializers.Serializer[Any]):
     text = serializers.CharField()
     reasoning = serializers.CharField()
     created_at = serializers.DateTimeField()
+    versions = serializers.ListField(
+        child=serializers.UUIDField(),
+        help_text="What was written in its place, oldest first, itself included: made by editing and regenerating.",
+    )
     generation = GenerationState(allow_null=True, help_text="The newest that wrote it; null for a person's message.")
     html = serializers.ListField(
         child=serializers.CharField(),

@@ -6,6 +6,8 @@ urlpatterns = [
     path("conversations/", views.Conversations.as_view()),
     path("conversations/<uuid:id_>/", views.OneConversation.as_view()),
     path("conversations/<uuid:id_>/messages/", views.Messages.as_view()),
+    path("messages/<uuid:id_>/edit/", views.Edit.as_view()),
+    path("messages/<uuid:id_>/show/", views.ShowVersion.as_view()),
     path("messages/<uuid:id_>/regenerate/", views.Regenerate.as_view()),
     path("generations/<uuid:id_>/", views.OneGeneration.as_view()),
     path("generations/<uuid:id_>/cancel/", views.CancelGeneration.as_view()),

@@ -126,6 +126,43 @@ class Messages(View):
         return _accepted(request, self.person, sent)
 
 
+class Edit(View):
+    renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="messages_edit",
+        request=shapes.EditInput,
+        responses={
+            **ACCEPTED,
+            409: shapes.TurnInProgressOutput,
+            413: shapes.ProblemOutput,
+            429: shapes.TryLaterOutput,
+            **REFUSED,
+            **ABSENT,
+        },
+    )
+    def post(self, request: Request, id_: UUID) -> HttpResponseBase:
+        """Say something else in place of one's message; its answer is queued.
+
+        What was said stays, with all that followed, as another version, and the conversation goes on from the new one.
+        With `Accept: text/event-stream` the answer is streamed.
+        """
+        access.message(self.person, id_)
+        fields = _checked(shapes.EditInput, request)
+        return _accepted(request, self.person, actions.edit(self.person, id_, fields["client_id"], fields["text"]))
+
+
+class ShowVersion(View):
+    @extend_schema(
+        operation_id="messages_show",
+        request=None,
+        responses={200: shapes.ConversationOutput, 409: shapes.TurnInProgressOutput, **REFUSED, **ABSENT},
+    )
+    def post(self, request: Request, id_: UUID) -> Response:
+        """Go on from this version of a message, with what followed it last; on every device that shows it."""
+        return Response(frames.conversation(actions.show_version(self.person, id_)))
+
+
 class Regenerate(View):
     renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
 

@@ -1,9 +1,8 @@
 // The box people write in.
 
 import { drafts } from "./kept.js";
-import { say } from "./elements.js";
+import { ON_TOUCH, isSend, say } from "./elements.js";
 
-const ON_TOUCH = matchMedia("(pointer: coarse)"); // there is no Shift+Enter: Enter makes a line, the button sends
 const STOP_AGAIN = 2000; // ms
 
 export class Composer {
@@ -91,7 +90,7 @@ export class Composer {
   }
 
   #key(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || ON_TOUCH.matches) return;
+    if (!isSend(event)) return;
     event.preventDefault();
     this.#submit();
   }

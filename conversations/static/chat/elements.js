@@ -22,6 +22,13 @@ export function isPlain(event) {
   return !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
 }
 
+export const ON_TOUCH = matchMedia("(pointer: coarse)"); // there is no Shift+Enter: Enter makes a line, the button sends
+
+/** Whether a key in a box with several lines sends what is in it. */
+export function isSend(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !ON_TOUCH.matches;
+}
+
 /** Sets the text only where it differs: an unchanged one keeps its selection and is not announced again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

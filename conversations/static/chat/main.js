@@ -26,6 +26,8 @@ let wanted = null; // the message of it that a search found and that is to be se
 
 const messages = new Messages($("#scroller"), $("#messages"), {
   regenerate: ({ id }) => call("POST", `messages/${id}/regenerate/`, { client_id: uuid() }).catch(tell),
+  edit: (message, text) => send(text, message.parent),
+  version: (id) => call("POST", `messages/${id}/show/`).then(subscribe).catch(tell),
   retry: (client_id) => retry(client_id),
   takeBack: (client_id) => takeBack(client_id, "", conversation.id),
   earlier: () => showEarlier().catch(tell),
@@ -74,7 +76,8 @@ function apply(frame) {
   const wasLive = Boolean(conversation.live);
   const changed = conversation.apply(frame);
   if (changed.ask) subscribe();
-  if (changed.all) messages.show(conversation, outbox.of(conversation.id));
+  // What can be done with every message depends on whether an answer is being written.
+  if (changed.all || wasLive !== Boolean(conversation.live)) messages.show(conversation, outbox.of(conversation.id));
   else messages.update(conversation, changed.messages);
   if (frame.type === "snapshot") {
     showTitle(conversation.title);
@@ -108,9 +111,10 @@ function refused({ code, detail, retryable, client_id, re }) {
 
 // What the person does.
 
-function send(text) {
+/** `parent`, of a message that is said otherwise: the answer before it, null if there is none. */
+function send(text, parent) {
   if (outbox.of(conversation.id).length) return false;
-  const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now(), tab };
+  const message = { client_id: uuid(), conversation: conversation.id, text, parent, at: Date.now(), tab };
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
   messages.scrollToEnd();
@@ -124,8 +128,8 @@ async function deliver(message) {
   if (message.conversation === null) {
     if (!(message = await inNewConversation(message))) return;
   }
-  const { client_id, text } = message;
-  connection.send({ type: "send", conversation: message.conversation, client_id, text });
+  const { client_id, text, parent } = message; // without a parent it follows the newest answer
+  connection.send({ type: "send", conversation: message.conversation, client_id, text, parent });
 }
 
 const being = new Set(); // client_ids whose conversation is just being made

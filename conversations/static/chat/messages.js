@@ -3,14 +3,17 @@
 
 import { copyWith } from "../copy.js";
 import { isLive } from "./conversation.js";
-import { button, make, say } from "./elements.js";
+import { button, isSend, make, say } from "./elements.js";
 import { failure, figures, note, progress } from "./wording.js";
 
 const MARKED = 2500; // ms for which a message that was found stands out
 const NEAR = 60; // pixels from the end that still count as being there
 
 export class Messages {
-  /** `on.regenerate(message)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`, `on.earlier()` are what people ask for. */
+  /**
+   * `on.regenerate(message)`, `on.edit(message, text)`, `on.version(id)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`
+   * and `on.earlier()` are what people ask for.
+   */
   constructor(scroller, list, on) {
     this.scroller = scroller;
     this.list = list;
@@ -95,7 +98,7 @@ export class Messages {
 
   #article(message) {
     if (!this.articles.has(message.id)) {
-      const article = message.role === "user" ? question(message) : answer(message, this.on);
+      const article = message.role === "user" ? said(message, this.on) : answer(message, this.on);
       this.articles.set(message.id, article);
     }
     return this.articles.get(message.id);
@@ -123,6 +126,68 @@ function arrange(list, wanted) {
 function question(message) {
   const text = make("div.text", { dir: "auto" }, message.text);
   return make("article", { "data-role": "user", "data-message": message.id }, heading("You"), text);
+}
+
+/** What a person said: it can be said otherwise, and every version of it be gone back to. */
+function said(message, on) {
+  const article = question(message);
+  const text = article.querySelector(".text");
+  const versions = versionsOf(on);
+  const change = button("Edit", () => open(true));
+  const actions = make("div.actions", {}, versions, change);
+  const box = make("textarea", { rows: "3", dir: "auto", "aria-label": "Say it otherwise" });
+  const hint = make("p.muted", {}, "What follows stays as another version; the model reads on from here.");
+  const send = make("button.primary", { type: "submit" }, "Send");
+  const editor = make("form.editor", { submit: ask }, box, hint, make("div.actions", {}, send, button("Cancel", () => open(false))));
+  editor.hidden = true;
+  article.append(editor, actions);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") open(false);
+    else if (isSend(event)) ask(event);
+  });
+
+  function open(editing) {
+    editor.hidden = !editing;
+    text.hidden = actions.hidden = editing;
+    if (!editing) return change.focus();
+    box.value = article.message.text;
+    box.focus();
+  }
+
+  function ask(event) {
+    event.preventDefault();
+    const words = box.value;
+    if (!words.trim() || !on.edit(article.message, words)) return;
+    open(false);
+  }
+
+  article.update = (now, conversation) => {
+    article.message = now;
+    const busy = Boolean(conversation.live);
+    versions.show(now, busy);
+    change.hidden = busy;
+    send.disabled = busy;
+  };
+  return article;
+}
+
+/** "‹ 2 of 3 ›" for a message that has been said or answered more than once. */
+function versionsOf(on) {
+  const before = button("‹", () => on.version(element.ids[element.at - 1]));
+  const after = button("›", () => on.version(element.ids[element.at + 1]));
+  const which = make("span");
+  const element = make("span.versions", { role: "group", "aria-label": "Versions" }, before, which, after);
+  before.setAttribute("aria-label", "Version before");
+  after.setAttribute("aria-label", "Version after");
+  element.show = ({ id, versions }, busy) => {
+    element.ids = versions ?? [];
+    element.at = element.ids.indexOf(id);
+    element.hidden = element.ids.length < 2;
+    before.disabled = busy || element.at <= 0;
+    after.disabled = busy || element.at >= element.ids.length - 1;
+    say(which, `${element.at + 1} of ${element.ids.length}`);
+  };
+  return element;
 }
 
 function heading(who) {
@@ -163,7 +228,8 @@ function answer(message, on) {
   const copy = button("Copy", () => copyWith(copy, article.message.text));
   const again = button("Regenerate", () => on.regenerate(message));
   const facts = make("span.figures.muted");
-  const actions = make("div.actions", {}, copy, again, facts);
+  const versions = versionsOf(on);
+  const actions = make("div.actions", {}, versions, copy, again, facts);
   article.append(heading("Answer"), thinking, state, text, problem, after, actions);
   article.blocks = [];
   article.update = (now, conversation) => {
@@ -186,6 +252,7 @@ function answer(message, on) {
     say(after, said);
     say(facts, live ? "" : figures(generation));
     actions.hidden = live;
+    versions.show(now, Boolean(conversation.live));
     copy.hidden = !now.text;
     again.hidden = failed || now.id !== conversation.last?.id;
   };
