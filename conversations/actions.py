@@ -51,7 +51,7 @@ def show_version(person: int, message: UUID) -> Conversation:
     chosen = access.message(person, message)
     branches.choose(chosen)
     where = access.conversation(person, chosen.conversation_id)
-    events.publish(where.pk, frames.path_changed(where.pk))
+    events.publish(where.pk, {"type": events.PATH_CHANGED, "conversation": str(where.pk)})
     events.publish_to_person(person, frames.conversation_updated(where))
     return where
 

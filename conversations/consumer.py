@@ -237,7 +237,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._send(frame)
         elif conversation not in self.subscribed:
             return
-        elif kind == "conversation.path":
+        elif kind == events.PATH_CHANGED:
             await self._show(frame["conversation"])
         else:
             await self._relay_turn(frame)

@@ -28,6 +28,7 @@ JOIN_SECONDS = 0.5  # how long a subscriber waits for the layer before going on 
 RETRY_SECONDS = 1.0
 PULSE_SECONDS = 0.5  # shorter than any break in hearing: after one the layer itself waits a second
 SESSION_CHECK = "session.check"  # to a person's sockets, never to clients: see whether your session still is
+PATH_CHANGED = "path.changed"  # to a conversation's sockets, never to clients: show the path that is shown now
 HANDLER = "events"  # name of the consumer method that gets {"events": [frame, …]}
 
 

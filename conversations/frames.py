@@ -137,11 +137,6 @@ def conversation_updated(row: Conversation) -> Frame:
     return {"type": "conversation.updated", "conversation": conversation(row)}
 
 
-def path_changed(conversation_id: UUID) -> Frame:
-    """For our own processes: who follows the conversation gets a snapshot."""
-    return {"type": "conversation.path", "conversation": str(conversation_id)}
-
-
 def conversation_deleted(conversation_id: UUID) -> Frame:
     return {"type": "conversation.deleted", "conversation": str(conversation_id)}
 

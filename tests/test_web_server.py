@@ -109,7 +109,7 @@ def test_a_stream_ends_properly_and_its_answer_goes_on(start_web: StartWeb) -> N
 
 
 def test_requests_that_are_being_answered_finish(start_web: StartWeb) -> None:
-    web = start_web()
+    web = start_web(DJANGO_SETTINGS_MODULE="chatbackend.settings")  # passwords are hashed as slowly as in the product
     answers: list[requests.Response] = []
 
     def sign_up() -> None:  # hashing the password takes a while
