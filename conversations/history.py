@@ -14,7 +14,7 @@ from django.db import connection
 
 from conversations import errors, places
 from conversations.estimate import Estimate
-from conversations.models import Chunk, Conversation, Generation
+from conversations.models import Chunk, Conversation, Generation, Waiting
 
 # The newest generation of a message decides what is shown beside it.
 _PATH = """
@@ -26,7 +26,7 @@ WITH RECURSIVE path AS (
 SELECT path.id, path.parent_id, path.role, path.created_at,
        path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
        CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END,
-       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.finish_reason, q.place
+       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.finish_reason
 FROM path
 LEFT JOIN LATERAL (
   SELECT array_agg(id ORDER BY id) AS ids FROM conversations_message WHERE parent_id = path.parent_id) beside ON true
@@ -38,7 +38,23 @@ LEFT JOIN LATERAL (
   SELECT max(c.seq) AS seq, string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
          string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 1) AS reasoning
   FROM conversations_chunk c WHERE c.generation_id = g.id) k ON true
-LEFT JOIN LATERAL (SELECT place FROM conversations_queue WHERE id = g.id AND g.status = 'queued') q ON true
+ORDER BY path.depth DESC"""
+
+# No more than a model is sent: all of it is waited for. Only the answer that is being written has chunks.
+_PROMPT = """
+WITH RECURSIVE path AS (
+  SELECT id, parent_id, role, text, reasoning, 1 AS depth FROM conversations_message
+  WHERE id = %(answer)s AND conversation_id = %(conversation)s
+  UNION ALL
+  SELECT p.id, p.parent_id, p.role, p.text, p.reasoning, path.depth + 1
+  FROM conversations_message p JOIN path ON p.id = path.parent_id)
+SELECT path.id = %(answer)s, path.role, path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, '')
+FROM path
+LEFT JOIN LATERAL (
+  SELECT string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
+         string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 1) AS reasoning
+  FROM conversations_generation g JOIN conversations_chunk c ON c.generation_id = g.id
+  WHERE path.depth = 1 AND g.message_id = path.id) k ON true
 ORDER BY path.depth DESC"""
 
 _PROGRESS = """
@@ -147,16 +163,19 @@ def prompt(conversation: Conversation, answer: uuid.UUID) -> list[dict[str, str]
     Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
     llama-server, and many templates raise on two questions in a row.
     """
+    with connection.cursor() as cursor:
+        cursor.execute(_PROMPT, {"conversation": conversation.pk, "answer": answer})
+        messages = cursor.fetchall()
     turns: list[dict[str, str]] = []
-    for message in path(conversation.pk, answer):
-        if not message.text and not (message.id == answer and message.reasoning):
+    for is_answer, role, text, reasoning in messages:
+        if not text and not (is_answer and reasoning):
             continue
-        if turns and turns[-1]["role"] == message.role:
-            turns[-1]["content"] += f"\n\n{message.text}"
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{text}"
         else:
-            turns.append({"role": message.role, "content": message.text})
-            if message.id == answer and message.reasoning:
-                turns[-1]["reasoning_content"] = message.reasoning
+            turns.append({"role": role, "content": text})
+            if is_answer and reasoning:
+                turns[-1]["reasoning_content"] = reasoning
     if conversation.system_prompt:
         turns.insert(0, {"role": "system", "content": conversation.system_prompt})
     return turns
@@ -177,13 +196,19 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
 
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
-    message, _parent, _role, _at, text, reasoning, _versions, id_, status, seq, *result, place = row
+    message, _parent, _role, _at, text, reasoning, _versions, id_, status, seq, *result = row
     error, usage, timings, finish_reason = result
+    place = _place(id_) if status == Generation.Status.QUEUED else None
     waits = places.board.look().get(id_) if place else None
     return GenerationView(
         id_, conversation, message, status, seq, place, waits.estimate if waits else None, text, reasoning,
         _json(error), _json(usage), _json(timings), finish_reason,
     )  # fmt: skip
+
+
+def _place(generation: uuid.UUID) -> int | None:
+    """In the queue; a statement of its own, because the view's plan takes longer than all else here together."""
+    return Waiting.objects.filter(pk=generation).values_list("place", flat=True).first()
 
 
 def _json(value: str | None) -> Any:
