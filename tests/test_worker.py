@@ -185,7 +185,8 @@ class TestStop:
         other = ask(factories.conversation(), "[[tokens=100 rate=40]]")
         written(turn)
         Conversation.objects.filter(pk=turn.generation.conversation_id).delete()
-        eventually(lambda: fake_llama.requests[0].outcome == "cancelled", 5)
+        (request,) = (record for record in fake_llama.requests if record.asked == turn.message.text)
+        eventually(lambda: request.outcome == "cancelled", 5)
         assert ended(other).status == "done"
         eventually(lambda: not Slot.objects.filter(phase="busy").exists())
         eventually(lambda: not Slot.objects.filter(condition="stopping").exists())
