@@ -36,6 +36,9 @@ REFUSED: dict[int, Any] = {
     503: shapes.ProblemOutput,
 }
 ABSENT = {404: shapes.ProblemOutput}
+# Of what begins a turn; with words in it they may be too many.
+ASKED = {**ACCEPTED, 409: shapes.TurnInProgressOutput, 429: shapes.TryLaterOutput, **REFUSED, **ABSENT}
+SAID = {**ASKED, 413: shapes.ProblemOutput}
 
 
 class View(APIView):
@@ -107,14 +110,7 @@ class Messages(View):
     @extend_schema(
         operation_id="messages_send",
         request=shapes.SendInput,
-        responses={
-            **ACCEPTED,
-            409: shapes.TurnInProgressOutput,
-            413: shapes.ProblemOutput,
-            429: shapes.TryLaterOutput,
-            **REFUSED,
-            **ABSENT,
-        },
+        responses=SAID,
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Send a message; its answer is queued. With `Accept: text/event-stream` the answer is streamed."""
@@ -132,14 +128,7 @@ class Edit(View):
     @extend_schema(
         operation_id="messages_edit",
         request=shapes.EditInput,
-        responses={
-            **ACCEPTED,
-            409: shapes.TurnInProgressOutput,
-            413: shapes.ProblemOutput,
-            429: shapes.TryLaterOutput,
-            **REFUSED,
-            **ABSENT,
-        },
+        responses=SAID,
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Say something else in place of one's message; its answer is queued.
@@ -169,13 +158,7 @@ class Regenerate(View):
     @extend_schema(
         operation_id="messages_regenerate",
         request=shapes.RegenerateInput,
-        responses={
-            **ACCEPTED,
-            409: shapes.TurnInProgressOutput,
-            429: shapes.TryLaterOutput,
-            **REFUSED,
-            **ABSENT,
-        },
+        responses=ASKED,
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Ask the model for another answer to the same message.
