@@ -9,8 +9,8 @@ from conversations.models import Conversation, Generation, Message
 
 
 def owned_by(person: int) -> QuerySet[Conversation]:
-    """Everything `person` may see; whatever is not in here does not exist for them."""
-    return Conversation.objects.filter(owner=person)
+    """Everything `person` may see; whatever is not in here does not exist for them, and so what they deleted."""
+    return Conversation.objects.filter(owner=person, deleted_at=None)
 
 
 def conversation(person: int, id_: UUID) -> Conversation:
@@ -31,7 +31,7 @@ def generation(person: int, id_: UUID) -> Generation:
 
 def message(person: int, id_: UUID) -> Message:
     """Raises NotFound."""
-    found = Message.objects.filter(pk=id_, conversation__in=owned_by(person)).first()
+    found = Message.objects.defer("imported").filter(pk=id_, conversation__in=owned_by(person)).first()
     if found is None:
         raise errors.NotFound
     return found

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models.functions import Now
 
 from conversations import access, branches, errors, events, frames, history, turns
 from conversations.frames import Frame
@@ -78,8 +77,9 @@ def create(person: int, fields: dict[str, Any]) -> Conversation:
 
 
 def change(person: int, conversation: UUID, fields: dict[str, Any]) -> Conversation:
-    """Raises NotFound."""
-    access.owned_by(person).filter(pk=conversation).update(**fields, updated_at=Now())
+    """Its place in the list stays, which is by what was said: it is found where it was. Raises NotFound."""
+    if fields:
+        access.owned_by(person).filter(pk=conversation).update(**fields)
     changed = access.conversation(person, conversation)
     events.publish_to_person(person, frames.conversation_updated(changed))
     return changed

@@ -27,7 +27,7 @@ def choose(message: Message) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         leases.end_if_paused()
         rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
-        where = rows.filter(pk=message.conversation_id).first()
+        where = rows.filter(pk=message.conversation_id, deleted_at=None).first()
         if where is None:
             raise errors.NotFound
         refuse_while_answered(where, where.leaf_id)

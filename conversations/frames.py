@@ -23,6 +23,8 @@ def conversation(row: Conversation) -> Frame:
         "model": row.model,
         "system_prompt": row.system_prompt,
         "params": row.params,
+        "pinned": row.pinned,
+        "archived": row.archived,
         "created_at": _time(row.created_at),
         "updated_at": _time(row.updated_at),
     }

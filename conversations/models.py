@@ -30,12 +30,29 @@ class Conversation(models.Model):
         "Message", on_delete=models.DO_NOTHING, null=True, blank=True, related_name="+", db_constraint=False
     )
     created_at = models.DateTimeField(db_default=Now())
+    # When something was said in it last: the order of the list, which no renaming, pinning or setting changes.
     updated_at = models.DateTimeField(db_default=Now())
+    pinned = models.BooleanField(db_default=False)
+    archived = models.BooleanField(db_default=False)
+    # Hidden since then from everybody, and soon removed for good (`conversations.deleting`).
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    # Of an imported one: what it had that has no field here, and a digest of its content.
+    imported = models.JSONField(null=True, blank=True)
+    import_digest = models.BinaryField(null=True, blank=True)
 
     class Meta:
         default_permissions = ("view", "delete")
         permissions = [("read_text", "Can read people's conversations")]
-        indexes = [models.Index(name="conversation_newest", fields=["owner", "-updated_at", "-id"])]
+        indexes = [
+            models.Index(name="conversation_newest", fields=["owner", "-updated_at", "-id"]),
+            models.Index(name="conversation_listed", fields=["owner", "archived", "-pinned", "-updated_at", "-id"]),
+            models.Index(name="conversation_deleted", fields=["deleted_at"], condition=Q(deleted_at__isnull=False)),
+            models.Index(
+                name="conversation_imported",
+                fields=["owner", "import_digest"],
+                condition=Q(import_digest__isnull=False),
+            ),
+        ]
 
     def __str__(self) -> str:
         """Not its title, which is a person's text: this goes into the admin's log."""
@@ -61,6 +78,9 @@ class Message(models.Model):
     html = models.JSONField(null=True, blank=True)
     html_version = models.PositiveSmallIntegerField(db_default=0)
     created_at = models.DateTimeField(db_default=Now())
+    # Of an imported one: what it had that has no field here, which may be long, and what people are told of that.
+    imported = models.JSONField(null=True, blank=True)
+    notes = models.JSONField(null=True, blank=True)
 
     class Meta:
         default_permissions = ()
@@ -118,6 +138,7 @@ class Generation(models.Model):
     estimated_at = models.DateTimeField(null=True, blank=True)
     estimate_low = models.PositiveIntegerField(null=True, blank=True)
     estimate_high = models.PositiveIntegerField(null=True, blank=True)
+    imported = models.BooleanField(db_default=False)  # it ran elsewhere: no figures of this site are made from it
 
     class Meta:
         default_permissions = ()

@@ -42,7 +42,7 @@ LEFT JOIN LATERAL (
   SELECT id, role, created_at, text, strpos(folded, %(first)s) AS at, count(*) OVER () AS count
   FROM conversations_message WHERE conversation_id = c.id AND {in_message}
   ORDER BY id DESC LIMIT 1) m ON true
-WHERE c.owner_id = %(owner)s AND (m.id IS NOT NULL OR {in_title})
+WHERE c.owner_id = %(owner)s AND c.deleted_at IS NULL AND (m.id IS NOT NULL OR {in_title})
   AND (%(at)s::timestamptz IS NULL OR (c.updated_at, c.id) < (%(at)s, %(last)s))
 ORDER BY c.updated_at DESC, c.id DESC LIMIT %(limit)s"""
 

@@ -19,7 +19,7 @@ from conversations.wishes import Wish
 _LOCK = """
 WITH place AS (
   SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless FROM conversations_conversation
-  WHERE id = %(conversation)s AND owner_id = %(owner)s FOR NO KEY UPDATE),
+  WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL FOR NO KEY UPDATE),
 person AS (
   SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE)
 SELECT leaf_id, model, nameless FROM place CROSS JOIN person"""
@@ -46,7 +46,7 @@ generation AS (
   FROM answer RETURNING message_id),
 shown AS (
   UPDATE conversations_conversation
-  SET leaf_id = message_id, updated_at = statement_timestamp(), title = coalesce(%(title)s, title)
+  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title)
   FROM generation WHERE id = %(conversation)s)
 SELECT pg_notify(%(channel)s, '') FROM generation"""
 

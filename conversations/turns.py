@@ -295,7 +295,7 @@ def _begin(wish: Wish, question: Callable[[Conversation], Message]) -> Turn:
         with transaction.atomic():
             # The row lock makes two turns of one conversation one after the other.
             rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
-            where = rows.filter(pk=wish.conversation, owner=wish.owner).first()
+            where = rows.filter(pk=wish.conversation, owner=wish.owner, deleted_at=None).first()
             if where is None:
                 raise errors.NotFound
             turn = _repeated(wish) or _queue(wish, where, question(where))
@@ -333,7 +333,7 @@ def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
         conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
         request_digest=wish.digest, kind=wish.kind, model=where.model,
     )  # fmt: skip
-    Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now())
+    Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now(), archived=False)
     wake()
     return Turn(question, generation, created=True)
 

@@ -25,21 +25,26 @@ def limit(request: Request) -> int:
     return int(asked)
 
 
-def html(request: Request) -> bool:
-    """`html` of the query. Raises Invalid."""
-    asked = request.query_params.get("html", "false")
+def flag(request: Request, name: str) -> bool:
+    """`name` of the query, false if left out. Raises Invalid."""
+    asked = request.query_params.get(name, "false")
     if asked not in FLAGS:
-        raise _invalid("html", "html must be true or false.")
+        raise _invalid(name, f"{name} must be true or false.")
     return FLAGS[asked]
 
 
 def conversations(request: Request, rows: QuerySet[Conversation]) -> dict[str, Any]:
-    """Newest first, by when they last changed. Raises Invalid."""
+    """Those that are pinned, then the others, each newest first, by what was said last; or the archived ones alone.
+
+    Raises Invalid.
+    """
+    rows = rows.filter(archived=flag(request, "archived"))
     if cursor := request.query_params.get("cursor"):
-        at, last = _read(cursor)
-        rows = rows.filter(Q(updated_at__lt=at) | Q(updated_at=at, pk__lt=last))
+        at, last, pinned = _read(cursor)
+        older = Q(updated_at__lt=at) | Q(updated_at=at, pk__lt=last)
+        rows = rows.filter(Q(pinned=False) | older if pinned else Q(older, pinned=False))
     size = limit(request)
-    page = list(rows.order_by("-updated_at", "-pk")[: size + 1])
+    page = list(rows.order_by("-pinned", "-updated_at", "-pk")[: size + 1])
     more = len(page) > size
     return {
         "results": [frames.conversation(row) for row in page[:size]],
@@ -52,7 +57,7 @@ def found(request: Request, person: int) -> dict[str, Any]:
     cursor = request.query_params.get("cursor")
     size = limit(request)
     query = text.clean(request.query_params.get("q", ""))
-    page = search.search(person, query, size + 1, _read(cursor) if cursor else None)
+    page = search.search(person, query, size + 1, _read(cursor)[:2] if cursor else None)
     more = len(page) > size
     return {
         "results": [frames.hit(hit) for hit in page[:size]],
@@ -68,7 +73,7 @@ def messages(request: Request, conversation: Conversation) -> dict[str, Any]:
     page = history.path(conversation.pk, leaf, limit=limit(request))
     before = page[0].parent if page else None
     results = [frames.message(view) for view in page]
-    if html(request):
+    if flag(request, "html"):
         results = frames.with_html(results, rendered.of_messages(page))
     return {
         "results": results,
@@ -81,15 +86,15 @@ def _address(request: Request, cursor: str) -> str:
 
 
 def _write(row: Conversation) -> str:
-    place = f"{row.updated_at.astimezone(UTC).isoformat()} {row.pk}"
+    place = f"{row.updated_at.astimezone(UTC).isoformat()} {row.pk}{' pinned' if row.pinned else ''}"
     return base64.urlsafe_b64encode(place.encode()).decode()
 
 
-def _read(cursor: str) -> tuple[datetime, UUID]:
+def _read(cursor: str) -> tuple[datetime, UUID, bool]:
     try:
-        at, _, last = base64.urlsafe_b64decode(cursor).decode().partition(" ")
+        at, last, *pinned = base64.urlsafe_b64decode(cursor).decode().split(" ")
         when = datetime.fromisoformat(at)
-        return when.astimezone(UTC), UUID(last)
+        return when.astimezone(UTC), UUID(last), bool(pinned)
     except (ValueError, OverflowError, binascii.Error) as error:
         raise _invalid("cursor", "cursor must be one that a page's next carries.") from error
 

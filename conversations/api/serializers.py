@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from conversations.fields import Id, Params, Strict, Text
+from conversations.fields import Flag, Id, Params, Strict, Text
 from conversations.models import Generation, Message
 from slots import servers
 
@@ -18,6 +18,8 @@ class ConversationInput(Strict):
     model = Text(required=False, help_text="One that is served, or empty for whichever is.")
     system_prompt = Text(longest=LONGEST_SYSTEM_PROMPT, required=False)
     params = Params(required=False)
+    pinned = Flag(required=False, help_text="Listed before all others.")
+    archived = Flag(required=False, help_text="Out of the list, until something is said in it again.")
 
     def validate_model(self, model: str) -> str:
         served = servers.models()
@@ -52,8 +54,10 @@ class ConversationOutput(serializers.Serializer[Any]):
     model = serializers.CharField()
     system_prompt = serializers.CharField()
     params = Params()
+    pinned = serializers.BooleanField()
+    archived = serializers.BooleanField()
     created_at = serializers.DateTimeField()
-    updated_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField(help_text="When something was said in it last; changes to it leave it.")
 
 
 class Problem(serializers.Serializer[Any]):
@@ -132,7 +136,7 @@ class ModelOutput(serializers.Serializer[Any]):
 @extend_schema_serializer(many=False)
 class ConversationPage(serializers.Serializer[Any]):
     results = ConversationOutput(many=True)
-    next = serializers.URLField(allow_null=True, help_text="The next older page.")
+    next = serializers.URLField(allow_null=True, help_text="The page that follows.")
 
 
 @extend_schema_serializer(many=False)

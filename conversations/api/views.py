@@ -24,6 +24,7 @@ PAGE = [
     OpenApiParameter("cursor", str, description="From `next` of the page before."),
     OpenApiParameter("limit", int, description=f"At most {pagination.MOST}; {pagination.DEFAULT} if left out."),
 ]
+ARCHIVED = OpenApiParameter("archived", bool, description="Those that are archived, which are left out otherwise.")
 HTML = OpenApiParameter("html", bool, description="Give each answer as safe HTML, too.")
 ACCEPTED: dict[Any, Any] = {
     (202, "application/json"): shapes.SentOutput,
@@ -53,10 +54,12 @@ class View(APIView):
 
 class Conversations(View):
     @extend_schema(
-        operation_id="conversations_list", parameters=PAGE, responses={200: shapes.ConversationPage, **REFUSED}
+        operation_id="conversations_list",
+        parameters=[*PAGE, ARCHIVED],
+        responses={200: shapes.ConversationPage, **REFUSED},
     )
     def get(self, request: Request) -> Response:
-        """One's conversations, newest first."""
+        """One's conversations: pinned ones first, then the others, each newest first."""
         return Response(pagination.conversations(request, access.owned_by(self.person)))
 
     @extend_schema(
