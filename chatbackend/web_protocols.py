@@ -94,6 +94,14 @@ class SocketProtocol(WebSocketProtocol):  # type: ignore[misc]
             self.transport.pauseProducing()
             reactor.callLater(LOOK_AGAIN, self._read_on)
 
+    def sendMessage(self, *about: Any, **more: Any) -> None:
+        # autobahn has one limit for what is read and what is sent, but an answer may be longer than any question.
+        self.maxMessagePayloadSize = 0
+        try:
+            super().sendMessage(*about, **more)
+        finally:
+            self.maxMessagePayloadSize = LONGEST_MESSAGE
+
     def handle_reply(self, message: dict[str, Any]) -> None:
         """With the ASGI extension `websocket.http.response`: a handshake refused by status and body."""
         if message["type"] == "websocket.http.response.start":

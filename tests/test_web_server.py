@@ -225,15 +225,16 @@ def test_a_client_that_stops_reading_gets_everything_once_it_reads_again(alice: 
     claim = factories.running()
     where = Conversation.objects.get(pk=claim.conversation)
     with alice.tab(where) as stalled, alice.tab(where) as reader:
-        for _ in range(20):  # 10 MB in all: more than the buffers of a socket on both sides
+        for round_ in range(20):  # 10 MB in all: more than the buffers of a socket on both sides
             worker.publish(claim, *["x" * 100_000] * 5)
-            for _ in range(5):
-                reader.until("generation.delta")
+            reader.has(claim.generation, (round_ + 1) * 5)
         worker.finish(claim)
-        reader.until("generation.done")
-        stalled.until("generation.done", 30)
+        reader.has(claim.generation, 101)
+        stalled.has(claim.generation, 101, 30)
     assert stalled.shown == reader.shown
-    assert stalled.seq == reader.seq
+    assert stalled.status == reader.status == {str(claim.generation): "done"}
+    with alice.tab(where) as newcomer:  # one frame, longer than any that is read
+        assert newcomer.shown == reader.shown
 
 
 def test_a_client_that_does_not_read_costs_bounded_memory_and_then_gets_a_snapshot(alice: Person) -> None:

@@ -120,6 +120,11 @@ class Tab:
             pass
         return frame
 
+    def has(self, generation: uuid.UUID, seq: int, timeout: float = 10) -> None:
+        """Read until event `seq` of it is here: as itself, or in a snapshot, as a slow machine or reader gets it."""
+        while self.seq[str(generation)] < seq:
+            self.next(timeout)
+
     def error(self, timeout: float = 10) -> Frame:
         """The next frame, an error as errors must be."""
         frame = self.expect("error", timeout)
