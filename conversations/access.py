@@ -2,10 +2,10 @@
 
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from conversations import errors
-from conversations.models import Conversation, Generation, Message
+from conversations.models import Conversation, Generation, Message, Preset
 
 
 def owned_by(person: int) -> QuerySet[Conversation]:
@@ -34,4 +34,25 @@ def message(person: int, id_: UUID) -> Message:
     found = Message.objects.defer("imported").filter(pk=id_, conversation__in=owned_by(person)).first()
     if found is None:
         raise errors.NotFound
+    return found
+
+
+def presets(person: int) -> QuerySet[Preset]:
+    """Their own, and those for everybody."""
+    return Preset.objects.filter(Q(owner=person) | Q(for_everybody=True))
+
+
+def preset(person: int, id_: UUID) -> Preset:
+    """Raises NotFound."""
+    found = presets(person).filter(pk=id_).first()
+    if found is None:
+        raise errors.NotFound
+    return found
+
+
+def own_preset(person: int, id_: UUID) -> Preset:
+    """Raises NotFound; ReadOnly for one that is another's and for everybody."""
+    found = preset(person, id_)
+    if found.owner_id != person:
+        raise errors.ReadOnly
     return found

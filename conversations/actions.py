@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations import access, branches, errors, events, frames, history, turns
+from conversations import access, branches, errors, events, frames, history, parameters, presets, turns
 from conversations.frames import Frame
 from conversations.models import Conversation, Generation, Message
 from slots import servers
@@ -70,6 +70,10 @@ def cancel(person: int, generation: UUID) -> history.GenerationView:
 
 
 def create(person: int, fields: dict[str, Any]) -> Conversation:
+    """With what a `preset` in `fields` has. Raises Invalid for one that cannot be used."""
+    if preset := fields.pop("preset", None):
+        fields = presets.copied(person, preset, fields)
+    fields |= {"params": parameters.without_nulls(fields.get("params"))}
     made = Conversation.objects.create(owner_id=person, **fields)
     made.refresh_from_db()
     events.publish_to_person(person, frames.conversation_updated(made))
@@ -78,6 +82,8 @@ def create(person: int, fields: dict[str, Any]) -> Conversation:
 
 def change(person: int, conversation: UUID, fields: dict[str, Any]) -> Conversation:
     """Its place in the list stays, which is by what was said: it is found where it was. Raises NotFound."""
+    if "params" in fields:
+        fields |= {"params": parameters.merged(fields["params"])}
     if fields:
         access.owned_by(person).filter(pk=conversation).update(**fields)
     changed = access.conversation(person, conversation)

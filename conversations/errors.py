@@ -83,6 +83,12 @@ class TurnInProgress(ChatError):
     detail = "An answer is still being written in this conversation: wait for it or stop it."
 
 
+class ReadOnly(ChatError):
+    code = "read_only"
+    status = 403
+    detail = "This preset is for everybody, and only its owner can change it: save one of your own."
+
+
 class TooManyWaiting(ChatError):
     """Of one person. `retry_after`: seconds until one of them has probably begun."""
 

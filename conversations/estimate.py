@@ -23,8 +23,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 
-from conversations.fields import DEFAULT_MAX_TOKENS
 from conversations.models import Generation
+from conversations.parameters import DEFAULT_MAX_TOKENS
 from slots.models import Slot
 
 SCENARIOS = 20

@@ -11,19 +11,8 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from conversations import text
-
-MAX_TOKENS = (1, 8192)
-DEFAULT_MAX_TOKENS = 512
-TEMPERATURE = (0.0, 2.0)
-KINDS = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
+from conversations import parameters, text
+from conversations.json_text import kind
 
 
 @extend_schema_field(OpenApiTypes.STR)
@@ -75,26 +64,17 @@ class Id(serializers.Field):  # type: ignore[type-arg]
         return str(value)
 
 
-@extend_schema_field(
-    {
-        "type": "object",
-        "properties": {
-            "max_tokens": {"type": "integer", "minimum": MAX_TOKENS[0], "maximum": MAX_TOKENS[1]},
-            "temperature": {"type": "number", "minimum": TEMPERATURE[0], "maximum": TEMPERATURE[1]},
-        },
-        "additionalProperties": False,
-    }
-)
+@extend_schema_field(parameters.SCHEMA)
 class Params(serializers.Field):  # type: ignore[type-arg]
-    """How answers are made. Only these keys ever reach a llama-server."""
+    """How answers are made, by `conversations.parameters`; None in it is back to the server's default."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise serializers.ValidationError(f"This must be an object, not {kind(data)}.")
-        wrong = [sentence for key, value in data.items() if (sentence := _param(key, value))]
+        good, wrong = parameters.read(data)
         if wrong:
-            raise serializers.ValidationError(wrong)
-        return data
+            raise serializers.ValidationError({name: [sentence] for name, sentence in wrong.items()})
+        return good
 
     def to_representation(self, value: Any) -> Any:
         return value
@@ -114,23 +94,5 @@ class Strict(serializers.Serializer):  # type: ignore[type-arg]
         return super().to_internal_value(data)
 
 
-def kind(data: Any) -> str:
-    """What a JSON value is, in words."""
-    return KINDS.get(type(data), "null")
-
-
 def _no_uuid(data: Any) -> UUID:
     raise ValueError(kind(data))
-
-
-def _param(key: str, value: Any) -> str | None:
-    """What is wrong with one entry of `params`; None when nothing is."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if key == "max_tokens":
-        low, high = MAX_TOKENS
-        whole = number and isinstance(value, int) and low <= value <= high
-        return None if whole else f"max_tokens must be a whole number from {low} to {high}."
-    if key == "temperature":
-        fits = number and TEMPERATURE[0] <= value <= TEMPERATURE[1]
-        return None if fits else f"temperature must be a number from {TEMPERATURE[0]:g} to {TEMPERATURE[1]:g}."
-    return f"{text.clean(key)} is not known; known are max_tokens and temperature."

@@ -7,7 +7,7 @@ from uuid import UUID
 from conversations.errors import ChatError
 from conversations.estimate import Estimate
 from conversations.history import GenerationView, MessageView
-from conversations.models import Conversation
+from conversations.models import Conversation, Preset
 from conversations.places import Place
 from conversations.search import Hit
 
@@ -25,6 +25,20 @@ def conversation(row: Conversation) -> Frame:
         "params": row.params,
         "pinned": row.pinned,
         "archived": row.archived,
+        "created_at": _time(row.created_at),
+        "updated_at": _time(row.updated_at),
+    }
+
+
+def preset(row: Preset, person: int) -> Frame:
+    return {
+        "id": str(row.pk),
+        "name": row.name,
+        "model": row.model,
+        "system_prompt": row.system_prompt,
+        "params": row.params,
+        "for_everybody": row.for_everybody,
+        "mine": row.owner_id == person,
         "created_at": _time(row.created_at),
         "updated_at": _time(row.updated_at),
     }
@@ -174,6 +188,7 @@ def _state(view: GenerationView) -> Frame:
         "conversation": str(view.conversation),
         "place": view.place,
         "estimate": _range(view.estimate),
+        "params": view.params,
         **_result(view),
     }
 

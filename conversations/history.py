@@ -26,7 +26,7 @@ WITH RECURSIVE path AS (
 SELECT path.id, path.parent_id, path.role, path.created_at,
        path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
        CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END,
-       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.finish_reason
+       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.params, g.finish_reason
 FROM path
 LEFT JOIN LATERAL (
   SELECT array_agg(id ORDER BY id) AS ids FROM conversations_message WHERE parent_id = path.parent_id) beside ON true
@@ -83,6 +83,7 @@ class GenerationView:
     error: dict[str, Any] | None
     usage: dict[str, Any] | None
     timings: dict[str, Any] | None
+    params: dict[str, Any] | None  # it is made with; None: from before that was kept
     finish_reason: str
 
     @property
@@ -157,8 +158,10 @@ def snapshot(conversation: Conversation) -> tuple[list[MessageView], bool]:
     return messages, bool(messages and messages[0].parent)
 
 
-def prompt(conversation: Conversation, answer: uuid.UUID) -> list[dict[str, str]]:
+def prompt(conversation: Conversation, answer: uuid.UUID, system_prompt: str | None = None) -> list[dict[str, str]]:
     """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
+
+    `system_prompt`: that which the answer was asked for with; None: the conversation's present one.
 
     Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
     llama-server, and many templates raise on two questions in a row.
@@ -176,8 +179,8 @@ def prompt(conversation: Conversation, answer: uuid.UUID) -> list[dict[str, str]
             turns.append({"role": role, "content": text})
             if is_answer and reasoning:
                 turns[-1]["reasoning_content"] = reasoning
-    if conversation.system_prompt:
-        turns.insert(0, {"role": "system", "content": conversation.system_prompt})
+    if system := conversation.system_prompt if system_prompt is None else system_prompt:
+        turns.insert(0, {"role": "system", "content": system})
     return turns
 
 
@@ -197,12 +200,12 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
     message, _parent, _role, _at, text, reasoning, _versions, id_, status, seq, *result = row
-    error, usage, timings, finish_reason = result
+    error, usage, timings, params, finish_reason = result
     place = _place(id_) if status == Generation.Status.QUEUED else None
     waits = places.board.look().get(id_) if place else None
     return GenerationView(
         id_, conversation, message, status, seq, place, waits.estimate if waits else None, text, reasoning,
-        _json(error), _json(usage), _json(timings), finish_reason,
+        _json(error), _json(usage), _json(timings), _json(params), finish_reason,
     )  # fmt: skip
 
 
@@ -230,5 +233,6 @@ def _older(found: Generation, message: MessageView) -> GenerationView:
         error=found.error,
         usage=found.usage,
         timings=found.timings,
+        params=found.params,
         finish_reason=found.finish_reason,
     )

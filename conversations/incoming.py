@@ -8,7 +8,8 @@ from rest_framework import serializers
 from conversations import errors, json_text
 from conversations.api.errors import invalid
 from conversations.api.serializers import SendInput
-from conversations.fields import Flag, Id, Strict, Text, kind
+from conversations.fields import Flag, Id, Strict, Text
+from conversations.json_text import kind
 
 LONGEST_FRAME = 1024 * 1024  # bytes
 MOST_KNOWN = 200

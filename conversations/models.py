@@ -121,6 +121,9 @@ class Generation(models.Model):
     request_digest = models.BinaryField()
     kind = models.TextField(choices=Kind)
     model = models.TextField(blank=True, default="")
+    # Of the conversation when it was asked for: later changes are for later turns. NULL: from before this was kept.
+    params = models.JSONField(null=True, blank=True)
+    system_prompt = models.TextField(null=True, blank=True)  # noqa: DJ001  as above
     status = models.TextField(choices=Status, db_default=Status.QUEUED.value)
     fence = models.BigIntegerField(null=True, blank=True)
     attempt = models.PositiveSmallIntegerField(db_default=0)
@@ -170,6 +173,27 @@ class Generation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.status} {self.id}"
+
+
+class Preset(models.Model):
+    """What a person begins conversations with; copied into them, so that later changes change none of them."""
+
+    id = models.UUIDField(primary_key=True, default=new_id)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="presets")
+    name = models.TextField()
+    model = models.TextField(blank=True, default="")
+    system_prompt = models.TextField(blank=True, default="")
+    params = models.JSONField(default=dict, blank=True)
+    for_everybody = models.BooleanField(default=False)  # the others may use it and not change it
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        default_permissions = ("view", "change")
+        constraints = [models.UniqueConstraint(name="preset_name_once", fields=["owner", "name"])]
+
+    def __str__(self) -> str:
+        return str(self.id)
 
 
 class Chunk(models.Model):

@@ -41,9 +41,11 @@ answer AS (
   SELECT %(answer)s, %(conversation)s, id, 'assistant', '', '' FROM question RETURNING id),
 generation AS (
   INSERT INTO conversations_generation
-    (id, conversation_id, message_id, owner_id, client_id, request_digest, kind, model, finish_reason)
-  SELECT %(generation)s, %(conversation)s, id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, %(model)s, ''
-  FROM answer RETURNING message_id),
+    (id, conversation_id, message_id, owner_id, client_id, request_digest, kind, model, finish_reason,
+     params, system_prompt)
+  SELECT %(generation)s, %(conversation)s, answer.id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, %(model)s,
+         '', place.params, place.system_prompt
+  FROM answer CROSS JOIN conversations_conversation place WHERE place.id = %(conversation)s RETURNING message_id),
 shown AS (
   UPDATE conversations_conversation
   SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from django.db.models import Count
 
 from chatbackend.embedded.llama_server import BUNDLED_MODEL
+from conversations import parameters
 from conversations.models import Waiting
 from slots import capacity
 
@@ -20,6 +21,7 @@ class Served:
     busy: int  # of the places
     waiting: int  # people's messages before the next one
     reason: str | None  # a sentence while it cannot answer
+    thinking: list[str]  # what the parameter of this name may be
 
     @property
     def usable(self) -> bool:
@@ -50,6 +52,7 @@ def served() -> list[Served]:
             busy=one.busy,
             waiting=waiting.get(one.model, 0) + for_any,
             reason=one.why_none,
+            thinking=parameters.thinking_of(one.switches),
         )
         for one in capacity.capacities()
     ]

@@ -331,7 +331,8 @@ def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
     answer = Message.objects.create(conversation=where, parent=question, role=Message.Role.ASSISTANT)
     generation = Generation.objects.create(
         conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
-        request_digest=wish.digest, kind=wish.kind, model=where.model,
+        request_digest=wish.digest, kind=wish.kind, model=where.model, params=where.params,
+        system_prompt=where.system_prompt,
     )  # fmt: skip
     Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now(), archived=False)
     wake()

@@ -20,6 +20,7 @@ class Capacity:
     places: int  # slots of usable servers; 0 when there is none
     busy: int  # of those: an answer is being written, or not yet known to have stopped
     why_none: str | None  # a sentence when no server of this model is usable
+    switches: frozenset[str]  # what its chat template lets a request decide
 
 
 def capacities() -> list[Capacity]:
@@ -71,4 +72,5 @@ def _capacity(model: str, servers: Sequence[tuple[Server, int, int]]) -> Capacit
         places=sum(places for _, places, _ in usable),
         busy=sum(in_use for _, _, in_use in usable),
         why_none=None if usable else " ".join(reasons),
+        switches=frozenset(name for server, _, _ in servers for name in server.switches),
     )

@@ -38,6 +38,8 @@ LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
 LONGEST_PAGE = 256 * 1024  # of a stranger's
 MOST_SLOTS = 1024
+# What chat templates let a request decide about the model's thoughts; `chat_template_kwargs` sets it.
+SWITCHES = ("enable_thinking", "reasoning_effort", "preserve_thinking", "clear_thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Props:
     n_ctx: int  # model tokens per slot
     model_path: str = ""
     sleeping: bool = False  # its model and every cache are freed until a request, or a look at /slots, wakes it
+    switches: tuple[str, ...] = ()  # those of SWITCHES that its chat template reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +168,13 @@ class LlamaServer:
             total, n_ctx = body["total_slots"], body["default_generation_settings"]["n_ctx"]
             model = _name(plain(body.get("model_alias") or ""), plain(body.get("model_path") or ""))
             boot = plain(body.get("media_marker") or "")
+            switches = _switches(str(body.get("chat_template") or ""))
         except (KeyError, TypeError) as error:
             raise ServerFailed("/props is not a llama-server's: it names no slots or no context size.") from error
         if not (count(total) and count(n_ctx) and 1 <= total <= MOST_SLOTS and n_ctx >= 1):
             raise ServerFailed(f"/props names {plain(total)[:20]} slots of {plain(n_ctx)[:20]} tokens: that cannot be.")
-        return Props(boot, model, total, n_ctx, plain(body.get("model_path") or ""), body.get("is_sleeping") is True)
+        path, sleeping = plain(body.get("model_path") or ""), body.get("is_sleeping") is True
+        return Props(boot, model, total, n_ctx, path, sleeping, switches)
 
     def slots(self) -> list[SlotState]:
         """Its slots, in order; answers within milliseconds also while it prefills."""
@@ -404,6 +409,10 @@ def _name(alias: str, path: str) -> str:
 
 def _excerpt(data: bytes) -> str:
     return f"“{' '.join(plain(data.decode(errors='replace')).split())[:80]}”"
+
+
+def _switches(template: str) -> tuple[str, ...]:
+    return tuple(name for name in SWITCHES if re.search(rf"\b{name}\b", template))
 
 
 def _data_of(block: bytes) -> bytes:

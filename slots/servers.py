@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from slots import leases, strangers
@@ -186,11 +187,18 @@ def why_none(model: str = "") -> str | None:
     return " ".join(filter(None, map(why_unusable, servers)))
 
 
+def switches(model: str = "") -> set[str]:
+    """What the chat template of `model` (empty: of any) lets a request decide, where it is served."""
+    return {name for row in _served().filter(**{"model": model} if model else {}) for name in row.switches}
+
+
 def models() -> list[str]:
     """The names of the models that are served."""
-    known = [Server.State.PROBING, Server.State.READY, Server.State.DRAINING]
-    served = Server.objects.filter(state__in=known)
-    return sorted(set(served.values_list("model", flat=True)))
+    return sorted(set(_served().values_list("model", flat=True)))
+
+
+def _served() -> QuerySet[Server]:
+    return Server.objects.filter(state__in=[Server.State.PROBING, Server.State.READY, Server.State.DRAINING])
 
 
 def address(entry: str) -> Address:
@@ -218,11 +226,11 @@ def _boot(server: Server, props: Props) -> str:
 
 def _seen(server: Server, props: Props) -> tuple[object, ...]:
     """What tells one process from the next. Without a marker a restart with other figures shows at least in those."""
-    return _boot(server, props), props.total_slots, props.n_ctx, props.model
+    return _boot(server, props), props.total_slots, props.n_ctx, props.model, list(props.switches)
 
 
 def _recorded(server: Server) -> tuple[object, ...]:
-    return server.boot, server.total_slots, server.n_ctx, server.model
+    return server.boot, server.total_slots, server.n_ctx, server.model, server.switches
 
 
 def _adopt(server: Server, props: Props) -> None:
@@ -253,6 +261,7 @@ def _record(row: Server, boot: str, props: Props) -> None:
         boot_at=Now(),
         past_boots=[*row.past_boots[-18:], *(past for past in [row.boot] if past and past != boot)],
         model=props.model,
+        switches=list(props.switches),
         total_slots=props.total_slots,
         n_ctx=props.n_ctx,
         asleep=False,

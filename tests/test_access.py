@@ -11,7 +11,7 @@ from websockets.sync.client import connect
 
 from conversations import incoming
 from conversations.claims import Claim
-from conversations.models import Conversation, Generation, Message
+from conversations.models import Conversation, Generation, Message, Preset
 from tests import factories, worker
 from tests.web import Person, Tab
 
@@ -41,13 +41,15 @@ def private_routes() -> list[str]:
 
 def state() -> list[object]:
     """All that a stranger could have changed."""
-    return [list(model.objects.order_by("pk").values()) for model in (Conversation, Message, Generation)]
+    return [list(model.objects.order_by("pk").values()) for model in (Conversation, Message, Generation, Preset)]
 
 
 @pytest.fixture
 def claim() -> Claim:
     """Alice's answer, being written."""
-    claim = factories.running(factories.conversation(factories.person("alice"), title="Secret", system_prompt="Secret"))
+    alice = factories.person("alice")
+    Preset.objects.create(owner=alice, name="Secret", system_prompt="Secret")
+    claim = factories.running(factories.conversation(alice, title="Secret", system_prompt="Secret"))
     factories.wrote(claim, "Secret answer")
     return claim
 
@@ -57,6 +59,7 @@ def bodies(claim: Claim) -> list[object]:
     return [
         None,
         {"title": "Mine"},
+        {"preset": str(Preset.objects.get().pk)},
         {"client_id": str(uuid.uuid4())},
         {"client_id": client_id},
         {"client_id": str(uuid.uuid4()), "text": "Hello"},
@@ -66,15 +69,18 @@ def bodies(claim: Claim) -> list[object]:
 
 
 def test_every_route_is_closed_to_others(alice: Person, bob: Person, claim: Claim) -> None:
-    before = state()
+    before, sent, preset = state(), bodies(claim), Preset.objects.get().pk
     walked = 0
     for route in private_routes():
-        ids = {"conversations": claim.conversation, "generations": claim.generation, "messages": claim.message}
+        ids = {
+            "conversations": claim.conversation, "generations": claim.generation, "messages": claim.message,
+            "presets": preset,
+        }  # fmt: skip
         kind = route.removeprefix("api/v1/").partition("/")[0]
         path, missing = (f"/{route.replace('<uuid:id_>', str(id_))}" for id_ in (ids.get(kind), uuid.uuid4()))
         assert "<" not in path, f"how is {route} called?"
         for method in METHODS:
-            for body in bodies(claim):
+            for body in sent:
                 foreign = bob.request(method, path, json=body)
                 assert "Secret" not in foreign.text
                 assert str(claim.conversation) not in foreign.text
@@ -85,7 +91,8 @@ def test_every_route_is_closed_to_others(alice: Person, bob: Person, claim: Clai
                     nothing = bob.request(method, missing, json=body)
                     assert (foreign.status_code, foreign.json()) == (nothing.status_code, nothing.json())
                 walked += 1
-    assert walked >= 7 * len(METHODS) * 7
+    assert walked >= 7 * len(METHODS) * 8
+    Preset.objects.filter(owner=bob.pk).delete()
     Conversation.objects.filter(owner=bob.pk).delete()
     assert state() == before
     assert Generation.objects.get(pk=claim.generation).stop_asked_at is None

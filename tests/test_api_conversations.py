@@ -34,7 +34,7 @@ def test_a_conversation_is_made_read_changed_and_removed(alice: Person) -> None:
     assert {name: shown[name] for name in wanted} == wanted
     assert shown["created_at"].endswith("Z")
     assert alice.get(f"conversations/{shown['id']}/").json() == shown
-    changed = alice.patch(f"conversations/{shown['id']}/", {"title": "Steam", "params": {}}).json()
+    changed = alice.patch(f"conversations/{shown['id']}/", {"title": "Steam", "params": None}).json()
     assert (changed["title"], changed["params"], changed["system_prompt"]) == ("Steam", {}, "Be short.")
     assert changed["updated_at"] == shown["updated_at"], "its place in the list stays"
     assert alice.delete(f"conversations/{shown['id']}/").status_code == 204
@@ -80,19 +80,7 @@ def test_a_page_that_is_none_is_refused(alice: Person, query: str) -> None:
         ({"model": "gpt-9"}, "model", "smollm2"),
         ({"model": True}, "model", "true or false"),
         ({"params": []}, "params", "an object, not a list"),
-        ({"params": {"max_tokens": 0}}, "params", "from 1 to 8192"),
-        ({"params": {"max_tokens": 8193}}, "params", "from 1 to 8192"),
-        ({"params": {"max_tokens": True}}, "params", "from 1 to 8192"),
-        ({"params": {"max_tokens": "5"}}, "params", "from 1 to 8192"),
-        ({"params": {"max_tokens": 1.5}}, "params", "from 1 to 8192"),
-        ({"params": {"max_tokens": None}}, "params", "from 1 to 8192"),
-        ({"params": {"temperature": 2.1}}, "params", "from 0 to 2"),
-        ({"params": {"temperature": -0.1}}, "params", "from 0 to 2"),
-        ({"params": {"temperature": "hot"}}, "params", "from 0 to 2"),
-        ({"params": {"temperature": 10**400}}, "params", "from 0 to 2"),
-        ({"params": {"n": 4}}, "params", "n is not known"),
-        ({"params": {"cache_prompt": True}}, "params", "cache_prompt is not known"),
-        ({"params": {"id_slot": 0, "lora": []}}, "params", "lora is not known"),
+        ({"params": {"cache_prompt": True}}, "params", "“cache_prompt” is no parameter"),
         ({"titel": "x"}, "titel", "no such field"),
         ({"id": "00000000-0000-7000-8000-000000000000"}, "id", "no such field"),
         ({"owner": 1}, "owner", "no such field"),
@@ -117,9 +105,8 @@ def test_without_a_server_only_an_empty_model_can_be_named(alice: Person) -> Non
 
 
 def test_several_wrong_fields_are_all_named(alice: Person) -> None:
-    said = refused(alice.post("conversations/", {"title": 5, "params": {"n": 1, "top_k": 2}}), 400, "invalid")
-    assert set(said["errors"]) == {"title", "params"}
-    assert len(said["errors"]["params"]) == 2
+    said = refused(alice.post("conversations/", {"title": 5, "params": {"n": 1, "top_k": "2"}}), 400, "invalid")
+    assert set(said["errors"]) == {"title", "params", "params.top_k"}
 
 
 def test_what_postgres_cannot_store_is_cleaned_wherever_text_comes_in(alice: Person) -> None:
@@ -127,7 +114,7 @@ def test_what_postgres_cannot_store_is_cleaned_wherever_text_comes_in(alice: Per
     shown = alice.post("conversations/", {"title": odd, "system_prompt": odd}).json()
     assert shown["title"] == shown["system_prompt"] == "ab � \U0001f600"
     said = refused(alice.post("conversations/", {"params": {odd: 1}}), 400, "invalid")
-    assert "ab � \U0001f600 is not known" in said["detail"]
+    assert "“ab � \U0001f600” is no parameter" in said["detail"]
     refused(alice.post("conversations/", {odd: 1}), 400, "invalid")
     refused(alice.post("conversations/", {"model": odd}), 400, "invalid")
 

@@ -54,6 +54,9 @@ def test_what_is_sent_is_what_is_described(alice: Person) -> None:
     assert set(messages[1]) | {"html"} == keys(shapes.MessageOutput), "html comes when it is asked for"
     assert set(messages[1]["generation"]) == keys(shapes.GenerationState)
     assert set(frames.generation(worker.look(claim))) == keys(shapes.GenerationOutput)
+    preset = alice.post("presets/", {"name": "Mine"}).json()
+    assert set(preset) == keys(shapes.PresetOutput)
+    assert set(alice.get("models/").json()[0]) == keys(shapes.ModelOutput)
     refused = alice.say(row, parent=None).json()
     assert set(refused) == keys(shapes.TurnInProgressOutput)
     assert set(alice.post("conversations/", []).json()) == keys(shapes.ProblemOutput)

@@ -117,7 +117,7 @@ def test_the_api_lists_what_is_served(alice: Person) -> None:
     (found,) = alice.get("models/").json()
     assert found == {
         "id": "smollm2", "n_ctx": 2048, "places": 2, "busy": 1, "waiting": 1, "usable": True, "reason": None,
-        "demo": False,
+        "thinking": [], "demo": False,
     }  # fmt: skip
     assert set(found) == set(ModelOutput().fields)
     assert alice.post("conversations/", {"model": found["id"]}).status_code == 201

@@ -57,7 +57,7 @@ def answer(error: Exception, context: dict[str, Any]) -> Response | None:
 
 def invalid(error: exceptions.ValidationError) -> errors.Invalid:
     """A failed check of fields: `errors` by field, and the first few of them as the sentence."""
-    by_field = {field: list(sentences(found)) for field, found in _fields(error.detail).items()}
+    by_field = {field: list(sentences(found)) for field, found in _by_field(_fields(error.detail))}
     said = [f"{_where(field)}{sentence}" for field, found in by_field.items() for sentence in found]
     return errors.Invalid(" ".join(said[:MOST_SAID]), errors=by_field)
 
@@ -74,8 +74,19 @@ def sentences(found: Any) -> Iterator[str]:
         yield str(found)
 
 
+def _by_field(detail: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields within a field by their path, `params.temperature`; what is wrong with all of it under its own name."""
+    for name, found in detail.items():
+        field = ".".join(filter(None, (path, name)))
+        if isinstance(found, dict):
+            yield from _by_field(found, field)
+        else:
+            yield field, found
+
+
 def _where(field: str) -> str:
-    return "" if field == "non_field_errors" else f"{field}: "
+    """What is said of a field within a field names it."""
+    return "" if field == "non_field_errors" or "." in field else f"{field}: "
 
 
 def _fields(detail: Any) -> dict[str, Any]:

@@ -5,21 +5,22 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
+from conversations import parameters
 from conversations.fields import Flag, Id, Params, Strict, Text
 from conversations.models import Generation, Message
 from slots import servers
 
 LONGEST_TITLE = 200
+LONGEST_NAME = 100
 LONGEST_SYSTEM_PROMPT = 20_000
 
 
-class ConversationInput(Strict):
-    title = Text(longest=LONGEST_TITLE, required=False)
+class Settings(Strict):
+    """What answers are made with. `model` in the context is what there was before."""
+
     model = Text(required=False, help_text="One that is served, or empty for whichever is.")
     system_prompt = Text(longest=LONGEST_SYSTEM_PROMPT, required=False)
-    params = Params(required=False)
-    pinned = Flag(required=False, help_text="Listed before all others.")
-    archived = Flag(required=False, help_text="Out of the list, until something is said in it again.")
+    params = Params(required=False, allow_null=True, help_text="null, of one or of all: the server's default.")
 
     def validate_model(self, model: str) -> str:
         served = servers.models()
@@ -27,6 +28,38 @@ class ConversationInput(Strict):
             names = ", ".join(served) or "none at the moment"
             raise serializers.ValidationError(f"No server has the model {model!r}; served: {names}. Empty takes any.")
         return model
+
+    def validate(self, fields: dict[str, Any]) -> dict[str, Any]:
+        thinking = (fields.get("params") or {}).get(parameters.THINKING.name)
+        model = fields.get("model", self.context.get("model", ""))
+        if thinking:
+            offered = parameters.thinking_of(servers.switches(model))
+            if sentence := parameters.why_not_thinking(thinking, model, offered):
+                raise serializers.ValidationError({"params": {parameters.THINKING.name: [sentence]}})
+        return fields
+
+
+class ConversationChange(Settings):
+    title = Text(longest=LONGEST_TITLE, required=False)
+    pinned = Flag(required=False, help_text="Listed before all others.")
+    archived = Flag(required=False, help_text="Out of the list, until something is said in it again.")
+
+
+class ConversationInput(ConversationChange):
+    preset = Id(required=False, allow_null=True, help_text="Its values are copied; what is sent beside it counts more.")
+
+
+class PresetChange(Settings):
+    name = Text(longest=LONGEST_NAME, required=False)
+
+    def validate_name(self, name: str) -> str:
+        if not name.strip():
+            raise serializers.ValidationError("This is empty: give it a name.")
+        return name.strip()
+
+
+class PresetInput(PresetChange):
+    name = Text(longest=LONGEST_NAME)
 
 
 class SendInput(Strict):
@@ -60,6 +93,18 @@ class ConversationOutput(serializers.Serializer[Any]):
     updated_at = serializers.DateTimeField(help_text="When something was said in it last; changes to it leave it.")
 
 
+class PresetOutput(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    model = serializers.CharField()
+    system_prompt = serializers.CharField()
+    params = Params()
+    for_everybody = serializers.BooleanField(help_text="An administrator offers it to all.")
+    mine = serializers.BooleanField(help_text="Whether one can change and delete it.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+
 class Problem(serializers.Serializer[Any]):
     code = serializers.CharField()
     detail = serializers.CharField(help_text="A sentence for a person.")
@@ -85,6 +130,7 @@ class GenerationState(serializers.Serializer[Any]):
     estimate = EstimateOutput(
         allow_null=True, help_text="Seconds until its first token, while it waits; null until something is known."
     )
+    params = Params(allow_null=True, help_text="It is made with; later changes are for later answers.")
     seq = serializers.IntegerField(help_text="Events so far.")
     finish_reason = serializers.CharField()
     error = Problem(allow_null=True)
@@ -130,6 +176,10 @@ class ModelOutput(serializers.Serializer[Any]):
     waiting = serializers.IntegerField(help_text="Messages that are before the next one.")
     usable = serializers.BooleanField(help_text="Whether it answers at the moment; what is sent otherwise waits.")
     reason = serializers.CharField(allow_null=True, help_text="A sentence why it does not.")
+    thinking = serializers.ListField(
+        child=serializers.ChoiceField(choices=parameters.THINKING.options),
+        help_text="What `params.thinking` may be; empty: its chat template has no such switch.",
+    )
     demo = serializers.BooleanField(help_text="The small built-in model: for trying out, its answers are often wrong.")
 
 

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from conversations.api import views
+from conversations.api import presets, views
 
 urlpatterns = [
     path("conversations/", views.Conversations.as_view()),
@@ -11,6 +11,8 @@ urlpatterns = [
     path("messages/<uuid:id_>/regenerate/", views.Regenerate.as_view()),
     path("generations/<uuid:id_>/", views.OneGeneration.as_view()),
     path("generations/<uuid:id_>/cancel/", views.CancelGeneration.as_view()),
+    path("presets/", presets.Presets.as_view()),
+    path("presets/<uuid:id_>/", presets.OnePreset.as_view()),
     path("search/", views.Search.as_view()),
     path("models/", views.Models.as_view()),
 ]

@@ -68,8 +68,8 @@ class Conversations(View):
         responses={201: shapes.ConversationOutput, **REFUSED},
     )
     def post(self, request: Request) -> Response:
-        """Begin a conversation; every field may be left out."""
-        made = actions.create(self.person, _checked(shapes.ConversationInput, request))
+        """Begin a conversation, also with what a preset has; every field may be left out."""
+        made = actions.create(self.person, checked(shapes.ConversationInput, request))
         return Response(frames.conversation(made), status=status.HTTP_201_CREATED)
 
 
@@ -82,13 +82,17 @@ class OneConversation(View):
 
     @extend_schema(
         operation_id="conversations_update",
-        request=shapes.ConversationInput,
+        request=shapes.ConversationChange,
         responses={200: shapes.ConversationOutput, **REFUSED, **ABSENT},
     )
     def patch(self, request: Request, id_: UUID) -> Response:
-        """Change the fields that are sent; the answers from then on follow them."""
-        access.conversation(self.person, id_)
-        changed = actions.change(self.person, id_, _checked(shapes.ConversationInput, request))
+        """Change the fields that are sent, and of `params` those in it; the next answers follow them.
+
+        An answer that is asked for already is made with what there was. With another system prompt or model, and with
+        some templates for another `thinking`, the next turn reads the whole conversation again.
+        """
+        before = access.conversation(self.person, id_)
+        changed = actions.change(self.person, id_, checked(shapes.ConversationChange, request, model=before.model))
         return Response(frames.conversation(changed))
 
     @extend_schema(operation_id="conversations_destroy", responses={204: None, **REFUSED, **ABSENT})
@@ -118,7 +122,7 @@ class Messages(View):
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Send a message; its answer is queued. With `Accept: text/event-stream` the answer is streamed."""
         access.conversation(self.person, id_)
-        fields = _checked(shapes.SendInput, request)
+        fields = checked(shapes.SendInput, request)
         sent = actions.send(
             self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields
         )
@@ -140,7 +144,7 @@ class Edit(View):
         With `Accept: text/event-stream` the answer is streamed.
         """
         access.message(self.person, id_)
-        fields = _checked(shapes.EditInput, request)
+        fields = checked(shapes.EditInput, request)
         return _accepted(request, self.person, actions.edit(self.person, id_, fields["client_id"], fields["text"]))
 
 
@@ -170,7 +174,7 @@ class Regenerate(View):
         answered and the new generation; with `Accept: text/event-stream` the answer is streamed.
         """
         access.message(self.person, id_)
-        fields = _checked(shapes.RegenerateInput, request)
+        fields = checked(shapes.RegenerateInput, request)
         return _accepted(request, self.person, actions.regenerate(self.person, id_, fields["client_id"]))
 
 
@@ -216,8 +220,9 @@ class Models(View):
         return Response(shapes.ModelOutput(served.served(), many=True).data)
 
 
-def _checked(shape: type[Strict], request: Request) -> dict[str, Any]:
-    body = shape(data=request.data)
+def checked(shape: type[Strict], request: Request, **context: Any) -> dict[str, Any]:
+    """The body's fields, as `shape` has them. Raises ValidationError."""
+    body = shape(data=request.data, context=context)
     body.is_valid(raise_exception=True)
     fields: dict[str, Any] = body.validated_data
     return fields

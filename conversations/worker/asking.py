@@ -1,16 +1,28 @@
 """What is sent to a llama-server: only what is listed here, whatever a client asked for."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from conversations.fields import DEFAULT_MAX_TOKENS
+from conversations.parameters import BY_NAME, DEFAULT_MAX_TOKENS, EFFORTS, ENABLE_THINKING, REASONING_EFFORT, THINKING
 
-DEFAULT_TEMPERATURE = 0.8  # llama-server's own
+# Under llama-server's own names; what is not set is left to its flags.
+SENT_AS_IT_IS = [name for name in BY_NAME if name not in ("max_tokens", THINKING.name)]
+# Templates that would leave earlier thoughts out of the history unless they are told otherwise.
+KEEPS_THOUGHTS = {"preserve_thinking": True, "clear_thinking": False}
 
 
 def body(
-    messages: list[dict[str, str]], params: dict[str, Any], tokens_before: int, id_slot: int, reuse: bool
+    messages: list[dict[str, str]],
+    params: Mapping[str, Any],
+    tokens_before: int,
+    id_slot: int,
+    reuse: bool,
+    switches: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The request for one answer; it always names its slot, and `reuse` of the cache is what it begins with."""
+    """The request for one answer; it always names its slot, and `reuse` of the cache is what it begins with.
+
+    `switches` are those of the server's chat template.
+    """
     most = params.get("max_tokens", DEFAULT_MAX_TOKENS)
     request: dict[str, Any] = {
         "messages": messages,
@@ -19,11 +31,23 @@ def body(
         "return_progress": True,
         "id_slot": id_slot,
         "max_tokens": max(1, most - tokens_before),
-        "temperature": params.get("temperature", DEFAULT_TEMPERATURE),
+        **{name: params[name] for name in SENT_AS_IT_IS if name in params},
     }
     if not reuse:
         request["cache_prompt"] = False
+    if decided := _decided(params.get(THINKING.name), switches):
+        request["chat_template_kwargs"] = decided
     if messages and messages[-1]["role"] == "assistant":
         request["add_generation_prompt"] = False
         request["continue_final_message"] = True if messages[-1]["content"] else "reasoning_content"
     return request
+
+
+def _decided(thinking: str | None, switches: Collection[str]) -> dict[str, Any]:
+    """What is decided of that which the template lets a request decide."""
+    decided: dict[str, Any] = {name: keep for name, keep in KEEPS_THOUGHTS.items() if name in switches}
+    if thinking and ENABLE_THINKING in switches:
+        decided[ENABLE_THINKING] = thinking != "off"
+    if thinking in EFFORTS and REASONING_EFFORT in switches:
+        decided[REASONING_EFFORT] = thinking
+    return decided

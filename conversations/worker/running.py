@@ -12,7 +12,7 @@ from chatbackend.postgresql import AWAY
 from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
-from conversations.models import Chunk, Conversation, Generation, Message
+from conversations.models import Chunk, Generation, Message
 from conversations.turns import Ending, Gone
 from conversations.worker import asking
 from conversations.worker.figures import Figures
@@ -90,6 +90,7 @@ class Run:
 
     def _answer(self) -> None:
         server = persist(lambda: Server.objects.get(pk=self.claim.grant.server))
+        self._switches = server.switches
         self._cache = Cache(self.claim, server)
         self._passage = Passage(server, self._writer, self._writing)
         client = servers.client_of(server)
@@ -159,22 +160,26 @@ class Run:
         except ServerError as error:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         self._cause = self._cache.replay_cause
-        row, asked = persist(self._question)
+        params, asked = persist(self._question)
         self._cache.asks(asked)
         messages = self._passage.sent(asked)
         self._figures.begin(messages)
-        body = asking.body(messages, row.params, self._figures.tokens_before, self.claim.grant.id_slot, reuse)
+        before, id_slot = self._figures.tokens_before, self.claim.grant.id_slot
+        body = asking.body(messages, params, before, id_slot, reuse, self._switches)
         persist(self._held.confirm)
         self._client = client
         if self._stopping.is_set():
             raise Stopped
         return client.post(body, self.claim.grant.stream_id)
 
-    def _question(self) -> tuple[Conversation, list[dict[str, str]]]:
-        row = Conversation.objects.filter(pk=self.claim.conversation).first()
-        if row is None:
+    def _question(self) -> tuple[dict[str, Any], list[dict[str, str]]]:
+        """With what it was asked for with: whoever goes on with an answer makes it as it was begun."""
+        mine = Generation.objects.select_related("conversation").filter(pk=self.claim.generation).first()
+        if mine is None:
             raise Gone(f"generation={self.claim.generation}")
-        return row, history.prompt(row, self.claim.message)
+        where = mine.conversation
+        params = where.params if mine.params is None else mine.params
+        return params, history.prompt(where, self.claim.message, mine.system_prompt)
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:
