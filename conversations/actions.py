@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
-from conversations import access, branches, errors, events, frames, history, parameters, presets, turns
+from conversations import access, branches, deleting, errors, events, frames, history, parameters, presets, turns
 from conversations.frames import Frame
-from conversations.models import Conversation, Generation, Message
+from conversations.models import Conversation, Message
 from slots import servers
 
 logger = logging.getLogger(__name__)
@@ -92,19 +90,23 @@ def change(person: int, conversation: UUID, fields: dict[str, Any]) -> Conversat
 
 
 def delete(person: int, conversation: UUID) -> None:
-    """Stop what runs and remove everything of the conversation. Raises NotFound.
-
-    A worker that is answering in it finds the row gone, stops the stream and gives the slot back.
-    """
-    found = access.conversation(person, conversation)
-    for live in Generation.objects.filter(conversation=found, status__in=Generation.LIVE):
-        turns.cancel(person, live.pk)
-    with transaction.atomic():
-        # Generations before messages, as a worker locks them that ends one at this moment.
-        list(Generation.objects.select_for_update(of=("self",)).filter(conversation=found))
-        access.owned_by(person).filter(pk=conversation).delete()
-        turns.wake()
+    """Stop what runs there and let nobody see it any more; it can be restored for a moment. Raises NotFound."""
+    deleting.hide(person, conversation)
     events.publish_to_person(person, frames.conversation_deleted(conversation))
+
+
+def restore(person: int, conversation: UUID) -> Conversation:
+    """Undo a deletion of a moment ago. Raises NotFound when it is too late."""
+    deleting.restore(person, conversation)
+    restored = access.conversation(person, conversation)
+    events.publish_to_person(person, frames.conversation_updated(restored))
+    return restored
+
+
+def remove(person: int, conversation: UUID) -> None:
+    """Delete for good, at once. Raises NotFound."""
+    delete(person, conversation)
+    deleting.remove(Conversation.objects.filter(pk=conversation))
 
 
 def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:

@@ -21,7 +21,7 @@ FROM conversations_generation g JOIN conversations_message m ON m.id = g.message
 LEFT JOIN conversations_chunk k ON k.generation_id = g.id
 LEFT JOIN LATERAL (
   SELECT b.id, b.usage FROM conversations_generation b
-  WHERE b.conversation_id = g.conversation_id AND b.started_at IS NOT NULL AND b.id <> g.id
+  WHERE b.conversation_id = g.conversation_id AND b.started_at IS NOT NULL AND b.id <> g.id AND NOT b.imported
   ORDER BY b.id DESC LIMIT 1) before ON true
 WHERE g.id = %(generation)s GROUP BY g.id, m.id, before.id, before.usage"""
 

@@ -36,11 +36,12 @@ BYTES_PER_TOKEN = 4  # of UTF-8, about right for English and for Chinese
 STEPS = ((10, 1), (30, 2), (60, 5), (300, 15), (900, 60), (math.inf, 300))  # up to so many seconds in such steps
 
 _RECENT = """
-SELECT model, (usage->>'completion_tokens')::float, (timings->>'tokens_per_second')::float,
+SELECT g.model, (usage->>'completion_tokens')::float, (timings->>'tokens_per_second')::float,
        (timings->>'busy')::integer, (timings->>'prompt_n')::float,
        ((timings->>'ttft_ms')::float - (timings->>'queue_ms')::float) / 1000
-FROM conversations_generation
-WHERE status IN ('done', 'cancelled') AND usage IS NOT NULL ORDER BY id DESC LIMIT %s"""
+FROM conversations_generation g JOIN conversations_conversation c ON c.id = g.conversation_id
+WHERE g.status IN ('done', 'cancelled') AND g.usage IS NOT NULL AND NOT g.imported AND c.deleted_at IS NULL
+ORDER BY g.id DESC LIMIT %s"""
 
 # Tokens that a generation will read if its cache is gone, and write at most.
 _WORK = """
@@ -54,7 +55,8 @@ JOIN conversations_conversation c ON c.id = g.conversation_id
 JOIN conversations_message a ON a.id = g.message_id
 JOIN conversations_message q ON q.id = a.parent_id
 LEFT JOIN LATERAL (
-  SELECT usage FROM conversations_generation WHERE message_id = q.parent_id ORDER BY id DESC LIMIT 1) b ON true"""
+  SELECT usage FROM conversations_generation
+  WHERE message_id = q.parent_id AND NOT imported ORDER BY id DESC LIMIT 1) b ON true"""
 
 _GUESSES = {"bytes_per_token": BYTES_PER_TOKEN, "default_max_tokens": DEFAULT_MAX_TOKENS}
 

@@ -61,7 +61,8 @@ _PROGRESS = """
 SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq)
 FROM conversations_generation g
 LEFT JOIN LATERAL (SELECT max(seq) AS seq FROM conversations_chunk WHERE generation_id = g.id) k ON true
-WHERE g.owner_id = %(owner)s AND g.id = ANY(%(generations)s)"""
+WHERE g.owner_id = %(owner)s AND g.id = ANY(%(generations)s)
+  AND EXISTS (SELECT FROM conversations_conversation WHERE id = g.conversation_id AND deleted_at IS NULL)"""
 
 SNAPSHOT_MESSAGES = 100
 WHOLE_PATH = 100_000

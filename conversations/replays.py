@@ -11,7 +11,7 @@ _TOTALS = """
 SELECT timings->>'replay_cause', count(*), coalesce(sum((timings->>'prompt_n')::float), 0)::bigint,
        coalesce(sum((timings->>'prompt_ms')::float), 0)
 FROM conversations_generation
-WHERE id >= %s AND timings->>'replay_cause' IS NOT NULL GROUP BY 1 ORDER BY 3 DESC, 1"""
+WHERE id >= %s AND NOT imported AND timings->>'replay_cause' IS NOT NULL GROUP BY 1 ORDER BY 3 DESC, 1"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,16 +146,19 @@ def cancel(owner: int, generation: uuid.UUID) -> Generation:
     with transaction.atomic():
         leases.end_if_paused()
         locked = Generation.objects.select_for_update(of=("self",), no_key=True)
-        found = locked.filter(pk=generation, owner=owner).first()
+        found = locked.filter(pk=generation, owner=owner, conversation__deleted_at=None).first()
         if found is None:
             raise errors.NotFound
-        if found.status == Generation.Status.QUEUED:
-            _end_queued(generation, Ending(Generation.Status.CANCELLED))
-        elif found.status == Generation.Status.RUNNING:
-            Generation.objects.filter(pk=generation, stop_asked_at=None).update(stop_asked_at=Now())
-        wake()
+        _stop(found)
     found.refresh_from_db()
     return found
+
+
+def stop_all(conversation: uuid.UUID) -> None:
+    """The same for whatever lives in a conversation. Call in the transaction that hides it."""
+    live = Generation.objects.filter(conversation=conversation, status__in=Generation.LIVE)
+    for found in live.select_for_update(of=("self",), no_key=True):
+        _stop(found)
 
 
 def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
@@ -279,6 +282,14 @@ def wake() -> None:
     """Tell the workers, on commit, that there is something to do."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, '')", [WORK_CHANNEL])
+
+
+def _stop(locked: Generation) -> None:
+    if locked.status == Generation.Status.QUEUED:
+        _end_queued(locked.pk, Ending(Generation.Status.CANCELLED))
+    elif locked.status == Generation.Status.RUNNING:
+        Generation.objects.filter(pk=locked.pk, stop_asked_at=None).update(stop_asked_at=Now())
+    wake()
 
 
 class _NoSlot(Exception):

@@ -119,19 +119,19 @@ SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, 
     kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
 
-_REVOKE = f"""
+_THIS = """
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'revoked'")}
-{_FREE}"""
+  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),"""
+_REVOKE = _THIS + _CLOSE.format(ended_by="'revoked'") + _FREE
+_EVICT = _THIS + _CLOSE.format(ended_by="'evicted'") + _FREE_UNKNOWN
 
-_EVICT = f"""
+_OF_HOLDERS = """
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'evicted'")}
-{_FREE_UNKNOWN}"""
+  WHERE {whose} ORDER BY id FOR NO KEY UPDATE),""" + _CLOSE.format(ended_by="'revoked'")
+_LEAVE = _OF_HOLDERS.format(whose="holder = ANY(%(holders)s) AND phase = 'idle'") + _FREE
+_FORGET = _OF_HOLDERS.format(whose="holder = ANY(%(holders)s) OR kv_of = ANY(%(holders)s)") + _FREE_UNKNOWN
 
 # Every request that may run there is given up: its slot is `stopping` until the server says that it is quiet.
 _TAKE_OUT = f"""
@@ -236,8 +236,7 @@ def end_if_paused() -> None:
 def announce(grant: Grant) -> Grant:
     """Commit a fresh stream id before another request under the same lease. Raises LeaseLost."""
     stream_id = uuid.uuid4()
-    row = _one(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})
-    if row is None:
+    if (row := _one(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
     return replace(grant, stream_id=stream_id, warm=row[0], taken_over=False)
 
@@ -285,6 +284,16 @@ def revoke(slot: int, fence: int) -> bool:
 def evict(slot: int, fence: int) -> bool:
     """The same by an administrator's wish: the cache counts as unknown, so that the next turn reads history again."""
     return _one(_EVICT, {"slot": slot, "fence": fence}) is not None
+
+
+def leave(holders: Sequence[uuid.UUID]) -> None:
+    """End what is kept warm for these: they are put away. Whoever comes back meanwhile may find the cache as it was."""
+    _all(_LEAVE, {"holders": list(holders)})
+
+
+def forget(holders: Sequence[uuid.UUID]) -> None:
+    """End every lease of these, busy ones too, and forget what caches hold of them: they will be no more."""
+    _all(_FORGET, {"holders": list(holders)})
 
 
 def take_out(server: int) -> list[int]:
@@ -357,8 +366,7 @@ def leave_unused(server: int) -> None:
 
 def forget_caches(server: int) -> None:
     """The server freed them while nothing ran there (it went to sleep): its leases stay, and are cold."""
-    quiet = Slot.objects.filter(server=server).exclude(phase=Slot.Phase.BUSY)
-    quiet.update(**_UNKNOWN)
+    Slot.objects.filter(server=server).exclude(phase=Slot.Phase.BUSY).update(**_UNKNOWN)
 
 
 def _empty(server: int, total_slots: int, ended_by: PastLease.EndedBy) -> None:

@@ -1,4 +1,4 @@
-"""Conversations in the admin: seen without words, read on the record, deleted as their owner would."""
+"""Conversations in the admin: seen without words, read on the record, deleted for good."""
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -85,7 +85,7 @@ def test_deleting_tells_open_tabs_and_stops_what_runs(alice: Person) -> None:
         administrator().post(LIST, {"action": "delete_selected", "post": "yes", "_selected_action": [str(where.pk)]})
         assert tab.until("conversation.deleted")["conversation"] == str(where.pk)
     assert not Generation.objects.filter(conversation_id=where.pk).exists()
-    assert Slot.objects.filter(phase="busy").count() == 1, "its worker finds out and gives the slot back"
+    assert Slot.objects.filter(condition="stopping").count() == 1, "llama-server is told to stop"
 
 
 def test_an_answer_is_stopped_from_its_conversation_whether_it_runs_or_waits() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conversations.models import Chunk, Conversation, Generation, Message
+from conversations.models import Conversation
 from tests import factories
 from tests.web import Person
 
@@ -117,17 +117,6 @@ def test_what_postgres_cannot_store_is_cleaned_wherever_text_comes_in(alice: Per
     assert "“ab � \U0001f600” is no parameter" in said["detail"]
     refused(alice.post("conversations/", {odd: 1}), 400, "invalid")
     refused(alice.post("conversations/", {"model": odd}), 400, "invalid")
-
-
-def test_removing_a_conversation_removes_all_of_it_and_stops_what_runs(alice: Person) -> None:
-    claim = factories.running()
-    factories.wrote(claim, "so far")
-    keep = factories.sent(factories.conversation(factories.person("bob")))
-    assert alice.delete(f"conversations/{claim.conversation}/").status_code == 204
-    assert list(Conversation.objects.all()) == [keep.generation.conversation]
-    assert Message.objects.count() == 2
-    assert not Chunk.objects.exists()
-    assert list(Generation.objects.values_list("pk", flat=True)) == [keep.generation.pk]
 
 
 @pytest.mark.parametrize("id_", ["x", "5", "0" * 31, "%00", "..%2f", "00000000-0000-7000-8000-00000000000Fx"])

@@ -50,7 +50,8 @@ class ConversationPage(Page[Conversation]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Conversation]:
         """Without what is a person's text."""
-        return super().get_queryset(request).defer("title", "system_prompt", "params").annotate(**COLUMNS)
+        present = super().get_queryset(request).filter(deleted_at=None)
+        return present.defer("title", "system_prompt", "params", "imported").annotate(**COLUMNS)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Conversation], search_term: str
@@ -136,7 +137,7 @@ class ConversationPage(Page[Conversation]):
             raise PermissionDenied("Reading people's conversations needs a right of its own.")
         if request.method != "POST":
             return HttpResponseRedirect(_page(pk))
-        where = get_object_or_404(Conversation.objects.select_related("owner"), pk=pk)
+        where = get_object_or_404(Conversation.objects.select_related("owner"), pk=pk, deleted_at=None)
         self.log_change(request, where, READ)
         logger.info("text read conversation=%s by=%s", where.pk, request.user.pk)
         about = {
@@ -151,7 +152,8 @@ class ConversationPage(Page[Conversation]):
     def stop_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         if not request.user.has_perm("conversations.stop_generation"):
             raise PermissionDenied
-        live = Generation.objects.filter(conversation=pk, status__in=Generation.LIVE).first()
+        present = Generation.objects.filter(conversation=pk, conversation__deleted_at=None)
+        live = present.filter(status__in=Generation.LIVE).first()
         if request.method == "POST" and live is None:
             messages.info(request, "Nothing is being answered there any more.")
         elif request.method == "POST" and live is not None:
@@ -161,7 +163,7 @@ class ConversationPage(Page[Conversation]):
             messages.success(request, "Asked to stop; what is written stays.")
         return HttpResponseRedirect(_page(pk))
 
-    # Deleting, as its owner would
+    # Deleting, for good
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """What goes with it, counted; Postgres removes it, so that Django does not know of it."""
@@ -185,7 +187,7 @@ def _page(pk: UUID) -> str:
 
 def _delete(where: Conversation) -> None:
     with contextlib.suppress(errors.NotFound):  # its owner was faster
-        actions.delete(where.owner_id, where.pk)
+        actions.remove(where.owner_id, where.pk)
 
 
 def _rows(where: Conversation) -> tuple[list[dict[str, Any]], int]:
@@ -224,7 +226,7 @@ def _words(where: Conversation) -> list[dict[str, Any]]:
     """Every message in order of time, with those that are in no branch shown to its owner marked."""
     live = {view.id: view for view in history.path(where.pk, where.leaf_id)}
     words = []
-    for message in Message.objects.filter(conversation=where).order_by("pk"):
+    for message in Message.objects.filter(conversation=where).defer("imported").order_by("pk"):
         view = live.get(message.pk)
         words.append(
             {

@@ -20,7 +20,7 @@ from slots.models import PastLease, Slot
 
 logger = logging.getLogger(__name__)
 
-_HOLDER = Conversation.objects.filter(pk=OuterRef("holder"))
+_HOLDER = Conversation.objects.filter(pk=OuterRef("holder"), deleted_at=None)
 _RUNNING = Generation.objects.filter(fence=OuterRef("fence"), status=Generation.Status.RUNNING)
 PEOPLE = {
     "person": Subquery(_HOLDER.values("owner__username")[:1]),
@@ -76,7 +76,7 @@ class SlotOfPersonPage(SlotPage):
         return f"an answer for {since}{again}{', asked to stop' if slot.stop_asked_at else ''}"
 
     def describe(self, slot: Slot) -> str:
-        holders = Conversation.objects.filter(pk__in=[slot.holder])
+        holders = Conversation.objects.filter(pk__in=[slot.holder], deleted_at=None)
         found = holders.values_list("owner__username", flat=True).first()
         whose = f" ({found})" if found else ""
         return f"{super().describe(slot)}{whose}"

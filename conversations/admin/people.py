@@ -13,7 +13,7 @@ from conversations.admin import links
 from conversations.models import Conversation, Message
 from slots.admin.reading import moment
 
-_THEIRS = Conversation.objects.filter(owner=OuterRef("pk")).order_by().values("owner")
+_THEIRS = Conversation.objects.filter(owner=OuterRef("pk"), deleted_at=None).order_by().values("owner")
 COLUMNS = {
     "conversations_count": Subquery(_THEIRS.annotate(n=Count("pk")).values("n")),
     "last_message_at": Subquery(_THEIRS.annotate(at=Max("updated_at")).values("at")),
@@ -41,7 +41,7 @@ class PersonWithConversationsPage(PersonPage):
         leaving.silence(person.pk)
 
     def losses(self, people: list[User]) -> dict[str, int]:
-        theirs = Conversation.objects.filter(owner__in=people)
+        theirs = Conversation.objects.filter(owner__in=people, deleted_at=None)
         return {"conversation": theirs.count(), "message": Message.objects.filter(conversation__in=theirs).count()}
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:

@@ -5,6 +5,7 @@ from conversations.api import presets, views
 urlpatterns = [
     path("conversations/", views.Conversations.as_view()),
     path("conversations/<uuid:id_>/", views.OneConversation.as_view()),
+    path("conversations/<uuid:id_>/restore/", views.Restore.as_view()),
     path("conversations/<uuid:id_>/messages/", views.Messages.as_view()),
     path("messages/<uuid:id_>/edit/", views.Edit.as_view()),
     path("messages/<uuid:id_>/show/", views.ShowVersion.as_view()),

@@ -97,9 +97,23 @@ class OneConversation(View):
 
     @extend_schema(operation_id="conversations_destroy", responses={204: None, **REFUSED, **ABSENT})
     def delete(self, request: Request, id_: UUID) -> Response:
-        """Remove it with all its messages; an answer being written is stopped."""
+        """Delete it with all its messages; an answer being written is stopped.
+
+        It is gone for everybody at once, can be restored for 30 seconds, and is then removed for good.
+        """
         actions.delete(self.person, id_)
         return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class Restore(View):
+    @extend_schema(
+        operation_id="conversations_restore",
+        request=None,
+        responses={200: shapes.ConversationOutput, **REFUSED, **ABSENT},
+    )
+    def post(self, request: Request, id_: UUID) -> Response:
+        """Undo a deletion within its 30 seconds; what was being written stays stopped."""
+        return Response(frames.conversation(actions.restore(self.person, id_)))
 
 
 class Messages(View):
