@@ -58,6 +58,14 @@ def regenerate(person: int, message: UUID, client_id: UUID) -> Sent:
     return _sent(person, client_id, turns.regenerate(person, message, client_id))
 
 
+def continue_answer(person: int, generation: UUID, client_id: UUID) -> Sent:
+    """Queue more of the answer that `generation` left unfinished and announce it.
+
+    Raises what `turns.continue_answer` raises.
+    """
+    return _sent(person, client_id, turns.continue_answer(person, generation, client_id))
+
+
 def cancel(person: int, generation: UUID) -> history.GenerationView:
     """Stop a generation; its end is announced here if it had not begun, else by the worker. Raises NotFound."""
     view = history.generation(turns.cancel(person, generation))

@@ -4,7 +4,7 @@ import uuid
 
 from django.db import connection, transaction
 
-from conversations import errors, history
+from conversations import access, errors, history
 from conversations.models import Conversation, Generation, Message
 from slots import leases
 
@@ -38,9 +38,36 @@ def refuse_while_answered(where: Conversation, parent: uuid.UUID | None) -> None
     """Raises TurnInProgress, with the messages newer than `parent`, while an answer is written or waited for."""
     live = Generation.objects.filter(conversation=where, status__in=Generation.LIVE).first()
     if live:
-        newer = history.path(where.pk, where.leaf_id, limit=history.SNAPSHOT_MESSAGES)
-        known = [at for at, message in enumerate(newer) if message.id == parent]
-        raise errors.TurnInProgress(generation=history.generation(live), messages=newer[known[0] + 1 if known else 0 :])
+        raise errors.TurnInProgress(generation=history.generation(live), messages=_newer(where, parent))
+
+
+def question_of(owner: int, message: uuid.UUID) -> Message:
+    """What the person's answer `message` answers. Raises NotFound, NotAnAnswer."""
+    found = access.message(owner, message)
+    if found.role != Message.Role.ASSISTANT or found.parent is None:
+        raise errors.NotAnAnswer
+    return found.parent
+
+
+def answer_to_go_on_with(where: Conversation, stopped: uuid.UUID) -> Message:
+    """What generation `stopped` left unfinished, at the end of what is shown. Raises NotFound, CannotContinue."""
+    of_message = Generation.objects.filter(message__generations=stopped, conversation=where)
+    newest = of_message.select_related("message__parent").order_by("-pk").first()
+    if newest is None:
+        raise errors.NotFound
+    if newest.pk != stopped:
+        raise errors.CannotContinue("This answer was gone on with already.", messages=_newer(where, newest.message_id))
+    if newest.status == Generation.Status.DONE and newest.finish_reason != "length":
+        raise errors.CannotContinue("This answer is complete: there is nothing to go on with.")
+    answer = newest.message
+    if not (answer.text or answer.reasoning):
+        raise errors.CannotContinue("Nothing was written of this answer: ask for another one instead.")
+    if answer.pk != where.leaf_id:
+        raise errors.CannotContinue(
+            "The conversation goes on from another message: only its last answer can be continued.",
+            messages=_newer(where, answer.pk),
+        )
+    return answer
 
 
 def check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
@@ -50,3 +77,10 @@ def check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
     answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
     if not answers.exists():
         raise errors.ParentUnknown
+
+
+def _newer(where: Conversation, known: uuid.UUID | None) -> list[history.MessageView]:
+    """What is shown after message `known`; all of it where that is not among it."""
+    shown = history.path(where.pk, where.leaf_id, limit=history.SNAPSHOT_MESSAGES)
+    at = next((at for at, message in enumerate(shown) if message.id == known), -1)
+    return shown[at + 1 :]

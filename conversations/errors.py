@@ -63,6 +63,13 @@ class NotAnAnswer(ChatError):
     detail = "Only an answer can be written again: name the id of an answer, not that of a person's message."
 
 
+class CannotContinue(ChatError):
+    """The sentence says why. Carries the `messages` newer than the answer where that is what is in the way."""
+
+    code = "cannot_continue"
+    status = 409
+
+
 class NotAQuestion(ChatError):
     code = "not_a_question"
     detail = "Only a person's message can be said otherwise: name its id, not that of an answer."

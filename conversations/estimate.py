@@ -46,7 +46,7 @@ ORDER BY g.id DESC LIMIT %s"""
 # Tokens that a generation will read if its cache is gone, and write at most.
 _WORK = """
 coalesce((b.usage->>'prompt_tokens')::float + (b.usage->>'completion_tokens')::float, 0)
-  + octet_length(q.text) / %(bytes_per_token)s,
+  + (octet_length(q.text) + octet_length(a.text)) / %(bytes_per_token)s,
 CASE WHEN jsonb_typeof(c.params->'max_tokens') = 'number' THEN (c.params->>'max_tokens')::float
      ELSE %(default_max_tokens)s END"""
 _WORK_FROM = """

@@ -1,4 +1,7 @@
-"""Chunks become the text of their message, in the transaction that ends their generation."""
+"""Chunks become the text of their message, in the transaction that ends their generation.
+
+A message that is gone on with has text already: what was made of that (`conversations.rendered`) is valid no more.
+"""
 
 import uuid
 
@@ -10,7 +13,8 @@ _FOLD = """
 WITH folded AS (DELETE FROM conversations_chunk WHERE generation_id = %(generation)s RETURNING part, seq, text)
 UPDATE conversations_message m
 SET text = m.text || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 0), ''),
-    reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), '')
+    reasoning = m.reasoning || coalesce((SELECT string_agg(text, '' ORDER BY seq) FROM folded WHERE part = 1), ''),
+    html_version = 0
 FROM conversations_generation g WHERE g.id = %(generation)s AND m.id = g.message_id"""
 
 

@@ -77,6 +77,10 @@ class LiveHtml:
         if message["role"] != Message.Role.ASSISTANT or not state or state["conversation"] not in self._wanted:
             return
         live = state["status"] in _LIVE
+        # What wrote it before has nothing to show any more: this one goes on from there.
+        self._answers = {
+            key: one for key, one in self._answers.items() if one.message != message["id"] or key == state["id"]
+        }
         answer = _Answer(
             state["conversation"], message["id"], state["seq"], message["text"], live, message.get("html") or []
         )

@@ -94,7 +94,7 @@ class Message(models.Model):
 
 
 class Generation(models.Model):
-    """One attempt of the product at an answer; `attempt` counts the requests to a server that it took so far."""
+    """One attempt of the product at an answer, or at more of one; `attempt` counts the requests that it took so far."""
 
     class Status(models.TextChoices):
         QUEUED = "queued"
@@ -109,12 +109,13 @@ class Generation(models.Model):
     class Kind(models.TextChoices):
         SEND = "send"
         REGENERATE = "regenerate"  # another answer to the same message
+        CONTINUE = "continue"  # more of an answer that ended too early
 
     id = models.UUIDField(primary_key=True, default=new_id)
     conversation = models.ForeignKey(
         Conversation, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False
     )
-    # The assistant message it writes.
+    # The assistant message it writes, or goes on with: then it is the newest of several.
     message = models.ForeignKey(Message, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     client_id = models.UUIDField()

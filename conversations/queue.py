@@ -14,8 +14,9 @@ from django.db.models import Count, Q
 from conversations import errors, places
 from conversations.models import Generation, Person, Waiting
 from conversations.places import Place
-from slots import leases
+from slots import causes, leases
 
+PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
 _LOCK = """
@@ -67,6 +68,14 @@ def served(person: int) -> None:
     """A turn of `person` begins: the others have theirs first now."""
     with connection.cursor() as cursor:
         cursor.execute(_SERVED, [person])
+
+
+def rested(head: Waiting, servers: Sequence[int]) -> list[int]:
+    """Without those that failed it a moment ago: three attempts within an instant would find the same fault."""
+    if not (head.began and Generation.objects.filter(pk=head.pk, attempt__gt=1).exists()):
+        return list(servers)
+    failed = causes.failed_lately(head.conversation_id, PAUSE_SECONDS)
+    return [server for server in servers if server not in failed]
 
 
 def somebody_waits() -> bool:

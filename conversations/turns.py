@@ -1,6 +1,6 @@
 """The only mover of generations: one function per move, each a compare-and-set on the state it moves from.
 
-    -> queued                    send, regenerate   web
+    -> queued                    send, regenerate, continue_answer   web
     queued -> running            claim              the dispatcher
     queued -> cancelled          cancel             web
     running -> running           take_overs         any dispatcher, when the lease expired
@@ -19,10 +19,11 @@ from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from conversations import (
+    access,
     branches,
     claims,
     errors,
@@ -35,16 +36,15 @@ from conversations import (
     wishes,
 )
 from conversations.claims import Claim
-from conversations.models import Chunk, Conversation, Generation, Message, Waiting
+from conversations.models import Conversation, Generation, Message, Waiting
 from conversations.places import Place
 from conversations.wishes import Wish
-from slots import causes, isolation, leases
+from slots import isolation, leases
 from slots.grants import LeaseLost
 from slots.isolation import IsolationBroken
 from slots.models import Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
-PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
 WORK_CHANNEL = "chatbackend_work"  # NOTIFY: something was queued, stopped or released; a hint, polling is the truth
 
@@ -111,7 +111,8 @@ def send(
         queue.admit(owner)
         if not (where.title or where.leaf_id):
             Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
-        return Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
+        said = Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
+        return _answer_to(said)
 
     return _begin(wish, ask)
 
@@ -122,20 +123,32 @@ def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
     Both answers stay; the conversation goes on from the new one. Raises NotFound, NotAnAnswer, ClientIdReused,
     TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
     """
-    old = Message.objects.filter(pk=message, conversation__owner=owner).select_related("parent").first()
-    if old is None:
-        raise errors.NotFound
-    question = old.parent
-    if old.role != Message.Role.ASSISTANT or question is None:
-        raise errors.NotAnAnswer
-    wish = wishes.wish(owner, old.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
+    question = branches.question_of(owner, message)
+    wish = wishes.wish(owner, question.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
 
     def ask_again(where: Conversation) -> Message:
         branches.refuse_while_answered(where, question.pk)
         queue.admit(owner)
-        return question
+        return _answer_to(question)
 
     return _begin(wish, ask_again)
+
+
+def continue_answer(owner: int, generation: uuid.UUID, client_id: uuid.UUID) -> Turn:
+    """Queue more of the answer that `generation` left unfinished, as one text with it, exactly once per `client_id`.
+
+    Raises NotFound, CannotContinue, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
+    """
+    stopped = access.generation(owner, generation)
+    wish = wishes.wish(owner, stopped.conversation_id, client_id, Generation.Kind.CONTINUE, str(generation))
+
+    def ask_for_more(where: Conversation) -> Message:
+        branches.refuse_while_answered(where, stopped.message_id)
+        answer = branches.answer_to_go_on_with(where, generation)
+        queue.admit(owner)
+        return answer
+
+    return _begin(wish, ask_for_more)
 
 
 def cancel(owner: int, generation: uuid.UUID) -> Generation:
@@ -300,8 +313,11 @@ class _NotNow(Exception):
     """A reason of its own: others may go first."""
 
 
-def _begin(wish: Wish, question: Callable[[Conversation], Message]) -> Turn:
-    """A turn, or what an earlier request with this client_id made; `question` raises what speaks against it."""
+def _begin(wish: Wish, ask: Callable[[Conversation], Message]) -> Turn:
+    """A turn, or what an earlier request with this client_id made.
+
+    `ask` gives the answer that is to be written, or raises what speaks against it.
+    """
     try:
         with transaction.atomic():
             # The row lock makes two turns of one conversation one after the other.
@@ -309,7 +325,7 @@ def _begin(wish: Wish, question: Callable[[Conversation], Message]) -> Turn:
             where = rows.filter(pk=wish.conversation, owner=wish.owner, deleted_at=None).first()
             if where is None:
                 raise errors.NotFound
-            turn = _repeated(wish) or _queue(wish, where, question(where))
+            turn = _repeated(wish) or _queue(wish, where, ask(where))
     except IntegrityError:
         # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
         if repeated := _repeated(wish):
@@ -338,8 +354,13 @@ def _repeated(wish: Wish) -> Turn | None:
     return Turn(found.message.parent, found, created=False)
 
 
-def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
-    answer = Message.objects.create(conversation=where, parent=question, role=Message.Role.ASSISTANT)
+def _answer_to(question: Message) -> Message:
+    where = question.conversation_id
+    return Message.objects.create(conversation_id=where, parent=question, role=Message.Role.ASSISTANT)
+
+
+def _queue(wish: Wish, where: Conversation, answer: Message) -> Turn:
+    assert answer.parent is not None, "the first message of a conversation is a person's"
     generation = Generation.objects.create(
         conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
         request_digest=wish.digest, kind=wish.kind, model=where.model, params=where.params,
@@ -347,13 +368,13 @@ def _queue(wish: Wish, where: Conversation, question: Message) -> Turn:
     )  # fmt: skip
     Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now(), archived=False)
     wake()
-    return Turn(question, generation, created=True)
+    return Turn(answer.parent, generation, created=True)
 
 
 def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
     """In a savepoint of its own: a generation cancelled this moment gives its slot back by rolling back."""
     with transaction.atomic():
-        rested = _rested(head, servers)
+        rested = queue.rested(head, servers)
         grant = leases.acquire(head.conversation_id, worker, rested, head.model) if rested else None
         if grant is None:
             # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
@@ -365,14 +386,6 @@ def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
                 raise _NotNow
         queue.served(head.owner_id)
         return claims.read(grant, head.pk)
-
-
-def _rested(head: Waiting, servers: Sequence[int]) -> list[int]:
-    """Without those that failed it a moment ago: three attempts within an instant would find the same fault."""
-    if not (head.began and Generation.objects.filter(pk=head.pk, attempt__gt=1).exists()):
-        return list(servers)
-    failed = causes.failed_lately(head.conversation_id, PAUSE_SECONDS)
-    return [server for server in servers if server not in failed]
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:
@@ -406,5 +419,6 @@ def _ended(where: QuerySet[Generation], generation: uuid.UUID, ending: Ending) -
 
 
 def _gone(generation: uuid.UUID) -> dict[str, Any]:
-    written = Chunk.objects.filter(generation=generation).exists()
+    there = Q(chunks__isnull=False) | ~Q(message__text="") | ~Q(message__reasoning="")
+    written = Generation.objects.filter(there, pk=generation).exists()
     return unfinished.problem(unfinished.INTERRUPTED, True, written)

@@ -11,7 +11,7 @@ from django.db.models.functions import Length, Now
 from chatbackend.accounts.models import User
 from conversations import turns
 from conversations.claims import Claim
-from conversations.models import Chunk, Conversation
+from conversations.models import Chunk, Conversation, Message
 from conversations.turns import Turn
 from slots import leases
 from slots.leases import Grant
@@ -82,7 +82,9 @@ def wrote(claim: Claim, *pieces: str, part: int = 0) -> None:
     """Chunks of a running generation, as the writer commits them; publishes nothing."""
     before = Chunk.objects.filter(generation=claim.generation)
     seq = before.count()
-    start = before.filter(part=part).aggregate(sum=Sum(Length("text")))["sum"] or 0
+    message = Message.objects.get(pk=claim.message)
+    start = len((message.text, message.reasoning)[part])  # of an answer that is gone on with
+    start += before.filter(part=part).aggregate(sum=Sum(Length("text")))["sum"] or 0
     for piece in pieces:
         seq += 1
         Chunk.objects.create(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from django.db.models.functions import Now
 
-from conversations import turns
+from conversations import queue, turns
 from conversations.models import Generation
 from conversations.worker.running import Run
 from conversations.worker.writer import Writer
@@ -85,7 +85,7 @@ def test_a_third_attempt_takes_its_time_on_the_same_server_and_none_on_another(s
         came = [record.arrived for record in failing.requests]
         gaps = [later - earlier for earlier, later in pairwise(came)]
         assert len(gaps) == 2
-        assert gaps[1] >= turns.PAUSE_SECONDS
+        assert gaps[1] >= queue.PAUSE_SECONDS
 
         Server.objects.create(url=sound.url)
         eventually(lambda: Server.objects.filter(state="ready").count() == 2)
@@ -94,7 +94,7 @@ def test_a_third_attempt_takes_its_time_on_the_same_server_and_none_on_another(s
         assert ended(again).status == "done"
         last = failing.requests[-1]
         assert (len(failing.requests), len(sound.requests)) == (4, 1)
-        assert sound.requests[0].arrived - last.arrived < turns.PAUSE_SECONDS
+        assert sound.requests[0].arrived - last.arrived < queue.PAUSE_SECONDS
 
 
 def test_what_was_asked_for_three_times_is_not_asked_for_again_by_whoever_takes_it_over(fake_llama: FakeLlama) -> None:

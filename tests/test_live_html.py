@@ -240,3 +240,11 @@ async def test_waiting_ends_when_something_comes(live: LiveHtml, clock: Clock) -
     assert not waiting.done()
     live.hear(delta("a"))
     await asyncio.wait_for(waiting, 5)
+
+
+def test_of_an_answer_that_is_gone_on_with_only_the_newest_state_is_rendered(live: LiveHtml) -> None:
+    live.hear(delta("So far"))
+    live.hear(end())
+    again = message("So far")
+    live.begin({**again, "generation": {**again["generation"], "id": str(uuid.uuid4())}})
+    assert [(job.text, job.final) for job in live.take()] == [("So far", False)]

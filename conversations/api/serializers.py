@@ -81,6 +81,10 @@ class RegenerateInput(Strict):
     client_id = Id(help_text="Made by the client, one per wish: sent again it repeats the answer, not the wish.")
 
 
+class ContinueInput(RegenerateInput):
+    pass
+
+
 class ConversationOutput(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     title = serializers.CharField()
@@ -230,4 +234,4 @@ class TryLaterOutput(Problem):
 
 class TurnInProgressOutput(Problem):
     generation = GenerationOutput(required=False)
-    messages = MessageOutput(many=True, required=False, help_text="Newer than the parent that was named.")
+    messages = MessageOutput(many=True, required=False, help_text="Newer than the message that was named.")

@@ -12,6 +12,7 @@ urlpatterns = [
     path("messages/<uuid:id_>/regenerate/", views.Regenerate.as_view()),
     path("generations/<uuid:id_>/", views.OneGeneration.as_view()),
     path("generations/<uuid:id_>/cancel/", views.CancelGeneration.as_view()),
+    path("generations/<uuid:id_>/continue/", views.ContinueGeneration.as_view()),
     path("presets/", presets.Presets.as_view()),
     path("presets/<uuid:id_>/", presets.OnePreset.as_view()),
     path("search/", views.Search.as_view()),

@@ -227,6 +227,26 @@ class CancelGeneration(View):
         return Response(frames.generation(actions.cancel(self.person, id_)))
 
 
+class ContinueGeneration(View):
+    renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="generations_continue",
+        request=shapes.ContinueInput,
+        responses=ASKED,
+    )
+    def post(self, request: Request, id_: UUID) -> HttpResponseBase:
+        """Ask the model to go on with an answer that ended too early.
+
+        That is one which was stopped, failed or was interrupted with something written, or came to its limit of
+        tokens, and after which nothing was said. The new generation adds to the same message. With
+        `Accept: text/event-stream` what is added is streamed.
+        """
+        access.generation(self.person, id_)
+        fields = checked(shapes.ContinueInput, request)
+        return _accepted(request, self.person, actions.continue_answer(self.person, id_, fields["client_id"]))
+
+
 class Models(View):
     @extend_schema(operation_id="models_list", responses={200: shapes.ModelOutput(many=True), **REFUSED})
     def get(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from conversations.models import new_id
 class Migration(migrations.Migration):
     dependencies = [
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
-        ("conversations", "0008_keeping_order"),
+        ("conversations", "0009_continuing"),
     ]
 
     operations = [

@@ -47,8 +47,9 @@ class Figures:
 
     @property
     def written(self) -> bool:
-        """Whether there is any of the answer, of this attempt or one before."""
-        return self.tokens_before + self._seen > 0
+        """Whether there is any of the answer, of this attempt, one before, or what it goes on with."""
+        there = self._claim.text_length or self._claim.reasoning_length
+        return bool(there or self.tokens_before + self._seen)
 
     @property
     def prompt_tokens(self) -> int | None:

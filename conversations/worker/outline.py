@@ -36,12 +36,16 @@ class Outline:
         return {"prompt": self.prompt, "answer": self.answer}
 
     def followed_by(self, asked: Messages, answer: str, prompt_tokens: int | None, held: int) -> Self:
-        """After `asked` was answered, `held` tokens in the cache; `prompt_tokens` None where they are not known."""
-        asked, known = _questions(asked), self._common(asked)
-        before = [tokens for _, tokens in self.prompt[:known]] + [None] * (len(asked) - known)
-        if before and prompt_tokens is not None:
+        """After `asked` was answered, `held` tokens in the cache; `prompt_tokens` None where they are not known.
+
+        Those of a continuation have the answer so far in them, and tell nothing of where it began.
+        """
+        questions = _questions(asked)
+        known = self._common(questions)
+        before = [tokens for _, tokens in self.prompt[:known]] + [None] * (len(questions) - known)
+        if before and prompt_tokens is not None and len(questions) == len(asked):
             before[-1] = min(prompt_tokens, held)
-        return type(self)(tuple(zip(map(_digest, asked), before, strict=True)), _answer(answer))
+        return type(self)(tuple(zip(map(_digest, questions), before, strict=True)), _answer(answer))
 
     def cause(self, asked: Messages, cache: int, held: int) -> str | None:
         """Why no more than `cache` of the `held` tokens were found again for `asked`; None when that is as it must be.
