@@ -133,6 +133,18 @@ def test_no_server(site: Site) -> None:
     picture(alice.page, "no-server-waiting")
 
 
+def test_cut_short(site: Site) -> None:
+    site.llama.script(Script(text=ANSWER, fault="error", after=40))
+    site.worker()
+    alice = site.person().say("How does a steam engine work? [[tokens=400 rate=40]]").begins_to_answer(200)
+    alice.stop_button.click()
+    expect(alice.answer.get_by_role("button", name="Continue")).to_be_visible()
+    picture(alice.page, "stopped")
+    alice.say("And what is its work?")
+    expect(alice.answer.get_by_role("alert")).to_be_visible()
+    picture(alice.page, "failed-midway")
+
+
 def test_failed(site: Site) -> None:
     site.llama.script(Script(fault="400"))
     site.worker()

@@ -1,5 +1,7 @@
 // The REST API, as this page uses it. A refusal is a `Problem` with the server's sentence.
 
+import { uuid } from "./ids.js";
+
 export class Problem extends Error {
   constructor({ code, detail, retryable }) {
     super(detail);
@@ -34,6 +36,17 @@ export async function call(method, path, body) {
   if (response.status === 401) signIn();
   if (!response.ok) throw new Problem(answer);
   return answer;
+}
+
+const wishes = new Map(); // client_id by path, until it is known what became of it
+
+/** Asks for an answer. Asked again before it is known whether the server has heard, it is the same wish. */
+export async function wish(path) {
+  const client_id = wishes.get(path) ?? uuid();
+  wishes.set(path, client_id);
+  const made = await call("POST", path, { client_id });
+  wishes.delete(path);
+  return made;
 }
 
 /** The session has ended: to the sign-in page, and back here afterwards. What was being written is kept. */

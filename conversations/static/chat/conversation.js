@@ -65,11 +65,16 @@ export class Conversation {
     return ALL;
   }
 
-  /** Each goes after its parent; what followed that parent before is another branch now. */
+  /** Each goes after its parent; what followed that parent before is another branch now. One may be gone on with. */
   #created(messages) {
     for (const message of messages) {
       const known = this.messages.findIndex((one) => one.id === message.id);
-      if (known >= 0) continue;
+      if (known >= 0) {
+        if (isNewer(message.generation, this.messages[known].generation)) {
+          this.messages[known] = begin({ html: this.messages[known].html, ...message });
+        }
+        continue;
+      }
       const parent = this.messages.findIndex((one) => one.id === message.parent);
       if (message.parent && parent < 0) return ASK;
       this.messages.splice(parent + 1, Infinity, begin(message));
@@ -97,6 +102,17 @@ export class Conversation {
 
 export function isLive(generation) {
   return generation.status === "queued" || generation.status === "running";
+}
+
+/** Whether an answer ended too early, with something written: then the model can go on with it. */
+export function isCutShort({ text, reasoning, generation }) {
+  if (!generation || isLive(generation) || !(text || reasoning)) return false;
+  return generation.status === "done" ? generation.finish_reason === "length" : generation.error?.retryable !== false;
+}
+
+/** Ids sort by the time of making. */
+function isNewer(generation, known) {
+  return Boolean(generation) && generation.id > (known?.id ?? "");
 }
 
 /** A message of a frame, with the code points of its parts so far: `offset` counts those, not UTF-16 units. */

@@ -1,6 +1,6 @@
 // The chat page: one socket, one open conversation, and what the person does.
 
-import { AWAY, call, signIn } from "./api.js";
+import { AWAY, call, signIn, wish } from "./api.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversation, isLive } from "./conversation.js";
@@ -25,7 +25,8 @@ let conversation = new Conversation(null); // the open one; without an id it is 
 let wanted = null; // the message of it that a search found and that is to be seen, until it is
 
 const messages = new Messages($("#scroller"), $("#messages"), {
-  regenerate: ({ id }) => call("POST", `messages/${id}/regenerate/`, { client_id: uuid() }).catch(tell),
+  regenerate: ({ id }) => wish(`messages/${id}/regenerate/`).catch(tell),
+  goOn: ({ generation }) => wish(`generations/${generation.id}/continue/`).catch(refresh),
   edit: (message, text) => send(text, message.parent),
   version: (id) => call("POST", `messages/${id}/show/`).then(subscribe).catch(tell),
   retry: (client_id) => retry(client_id),
@@ -281,6 +282,12 @@ function announce(sentence) {
 
 function tell(problem) {
   sayNotice(problem.message);
+}
+
+/** What is shown may be out of date: that is why it was refused. */
+function refresh(problem) {
+  tell(problem);
+  subscribe();
 }
 
 startMenus();

@@ -2,7 +2,7 @@
 // or selected is never replaced by the same text.
 
 import { copyWith } from "../copy.js";
-import { isLive } from "./conversation.js";
+import { isCutShort, isLive } from "./conversation.js";
 import { button, isSend, make, say } from "./elements.js";
 import { failure, figures, note, progress } from "./wording.js";
 
@@ -11,7 +11,7 @@ const NEAR = 60; // pixels from the end that still count as being there
 
 export class Messages {
   /**
-   * `on.regenerate(message)`, `on.edit(message, text)`, `on.version(id)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`
+   * `on.regenerate(message)`, `on.goOn(message)`, `on.edit(message, text)`, `on.version(id)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`
    * and `on.earlier()` are what people ask for.
    */
   constructor(scroller, list, on) {
@@ -223,14 +223,18 @@ function answer(message, on) {
   const bar = make("progress", { "aria-label": "Read of the conversation" });
   const state = make("div.progress", {}, line, bar);
   const sentence = make("p");
-  const problem = make("div.notice.error", { role: "alert" }, sentence, button("Retry", () => on.regenerate(message), "retry"));
+  const goOn = () => on.goOn(article.message);
+  const moreOfFailed = button("Continue", goOn, "retry");
+  const retry = button("Retry", () => on.regenerate(message), "retry");
+  const problem = make("div.notice.error", { role: "alert" }, sentence, moreOfFailed, retry);
   const after = make("p.note");
   const copy = button("Copy", () => copyWith(copy, article.message.text));
+  const more = button("Continue", goOn);
   const again = button("Regenerate", () => on.regenerate(message));
   const facts = make("span.figures.muted");
   const versions = versionsOf(on);
-  const actions = make("div.actions", {}, versions, copy, again, facts);
-  article.append(heading("Answer"), thinking, state, text, problem, after, actions);
+  const actions = make("div.actions", {}, versions, copy, more, again, facts);
+  article.append(heading("Answer"), thinking, text, state, problem, after, actions);
   article.blocks = [];
   article.update = (now, conversation) => {
     const generation = now.generation ?? { status: "done" };
@@ -254,7 +258,11 @@ function answer(message, on) {
     actions.hidden = live;
     versions.show(now, Boolean(conversation.live));
     copy.hidden = !now.text;
-    again.hidden = failed || now.id !== conversation.last?.id;
+    const last = now.id === conversation.last?.id;
+    const cutShort = last && isCutShort(now);
+    moreOfFailed.hidden = !cutShort;
+    more.hidden = !cutShort || failed;
+    again.hidden = failed || !last;
   };
   return article;
 }
