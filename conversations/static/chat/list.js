@@ -1,4 +1,4 @@
-// The list of conversations beside the open one.
+// A list of conversations beside the open one: those in use, or those that are archived.
 
 import { call } from "./api.js";
 import { isPlain, make, say } from "./elements.js";
@@ -6,9 +6,10 @@ import { isPlain, make, say } from "./elements.js";
 const UNTITLED = "New conversation";
 
 export class ConversationList {
-  constructor(list, more, onOpen) {
+  constructor(list, more, onOpen, { archived = false } = {}) {
     this.list = list;
     this.more = more;
+    this.archived = archived;
     this.rows = new Map(); // by id
     this.open = null;
     this.next = null;
@@ -22,16 +23,29 @@ export class ConversationList {
     more.addEventListener("click", () => this.#page(this.next));
   }
 
-  /** Reads the newest again: changes made while the connection was away are in there. */
+  /** Reads the first of them again: changes made while the connection was away are in there. */
   async load() {
-    await this.#page("conversations/");
+    const read = await this.#page(`conversations/?archived=${this.archived}`);
+    const ids = new Set(read.map(({ id }) => id));
+    const last = read.at(-1);
+    for (const [id, row] of this.rows) {
+      if (!ids.has(id) && (!this.next || before(row, place(last)))) this.remove(id);
+    }
   }
 
-  put({ id, title, updated_at }) {
+  /** Shows it as it is now; one that belongs into the other list leaves this one. */
+  put(conversation) {
+    const { id, title, pinned, archived } = conversation;
+    if (archived !== this.archived) {
+      this.remove(id);
+      return;
+    }
     const row = this.rows.get(id) ?? this.#row(id);
-    row.updated = updated_at;
-    say(row.link, title || UNTITLED);
+    Object.assign(row, place(conversation));
+    say(row.name, title || UNTITLED);
     row.link.title = title;
+    row.link.classList.toggle("pinned", pinned);
+    say(row.mark, pinned ? " (pinned)" : "");
     this.#sort();
   }
 
@@ -56,11 +70,14 @@ export class ConversationList {
     this.next = next;
     this.more.hidden = !next;
     this.empty.hidden = this.rows.size > 0;
+    return results;
   }
 
   #row(id) {
-    const link = make("a", { href: `/c/${id}/`, "data-conversation": id, dir: "auto" });
-    const row = { item: make("li", {}, link), link, updated: "" };
+    const name = make("span", {});
+    const mark = make("span.visually-hidden");
+    const link = make("a", { href: `/c/${id}/`, "data-conversation": id, dir: "auto" }, name, mark);
+    const row = { item: make("li", {}, link), link, name, mark, pinned: false, updated: "" };
     this.rows.set(id, row);
     this.#markRow(id, link);
     this.empty.hidden = true;
@@ -72,9 +89,17 @@ export class ConversationList {
     else link.removeAttribute("aria-current");
   }
 
-  /** Newest first; times are UTC in one format, and sort as text. */
   #sort() {
-    const sorted = [...this.rows.values()].sort((a, b) => (a.updated < b.updated ? 1 : -1));
+    const sorted = [...this.rows.values()].sort((a, b) => (before(a, b) ? -1 : 1));
     sorted.forEach(({ item }, at) => this.list.children[at] === item || this.list.insertBefore(item, this.list.children[at] ?? null));
   }
+}
+
+function place({ pinned, updated_at }) {
+  return { pinned, updated: updated_at };
+}
+
+/** Pinned ones first, each newest first; times are UTC in one format, and sort as text. */
+function before(a, b) {
+  return a.pinned === b.pinned ? a.updated > b.updated : a.pinned;
 }

@@ -5,10 +5,11 @@ import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Conversation, isLive } from "./conversation.js";
 import { isPlain } from "./elements.js";
-import { openDialog, sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
+import { sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
 import { uuid } from "./ids.js";
 import { forgetEverything, outbox, tab } from "./kept.js";
 import { ConversationList } from "./list.js";
+import { Management } from "./manage.js";
 import { Messages } from "./messages.js";
 import { Search } from "./search.js";
 import { startWelcome } from "./welcome.js";
@@ -33,7 +34,17 @@ const messages = new Messages($("#scroller"), $("#messages"), {
   takeBack: (client_id) => takeBack(client_id, "", conversation.id),
   earlier: () => showEarlier().catch(tell),
 });
-const list = new ConversationList($("#conversations"), $("#more"), (id) => (id === conversation.id ? drawer.close() : open(id)));
+const list = new ConversationList($("#conversations"), $("#more"), choose);
+const archive = new ConversationList($("#archived"), $("#more-archived"), choose, { archived: true });
+const management = new Management({
+  changed: put,
+  deleted: gone,
+  restored: (restored) => {
+    put(restored);
+    open(restored.id);
+  },
+  problem: tell,
+});
 const search = new Search(
   { box: $("#search"), found: $("#found"), hint: $("#found-hint"), instead: [$("#listed")] },
   (id, message) => openAt(id, message),
@@ -54,14 +65,8 @@ const connection = new Connection({
 const HANDLERS = {
   ready: arrived,
   error: refused,
-  "conversation.updated": ({ conversation: changed }) => {
-    list.put(changed);
-    if (changed.id === conversation.id) showTitle(changed.title);
-  },
-  "conversation.deleted": ({ conversation: id }) => {
-    list.remove(id);
-    if (id === conversation.id) leave("This conversation was deleted.");
-  },
+  "conversation.updated": ({ conversation: changed }) => put(changed),
+  "conversation.deleted": ({ conversation: id }) => gone(id),
   "message.created": (frame) => {
     outbox.take(frame.client_id);
     apply(frame);
@@ -82,6 +87,7 @@ function apply(frame) {
   else messages.update(conversation, changed.messages);
   if (frame.type === "snapshot") {
     showTitle(conversation.title);
+    management.show(frame.conversation);
     messages.list.setAttribute("aria-busy", "false");
     if (wanted) reveal(wanted).catch(tell);
   }
@@ -92,6 +98,7 @@ function apply(frame) {
 /** The socket is signed in: what was missed while there was none is in the snapshot and the list. */
 function arrived() {
   list.load().catch(tell);
+  if ($("#archive-of").open) archive.load().catch(tell);
   subscribe();
   for (const message of outbox.all()) {
     const age = Date.now() - message.at;
@@ -142,7 +149,7 @@ async function inNewConversation(message) {
     const made = await call("POST", "conversations/", {});
     const placed = { ...message, conversation: made.id };
     outbox.put(placed);
-    list.put(made);
+    put(made);
     if (conversation.id === null) becomes(made.id);
     return placed;
   } catch (problem) {
@@ -158,7 +165,7 @@ function becomes(id) {
   history.replaceState(null, "", `/c/${id}/`);
   conversation = new Conversation(id);
   composer.moveTo(id);
-  list.mark(id);
+  mark(id);
   subscribe();
 }
 
@@ -200,18 +207,32 @@ async function showEarlier() {
   messages.show(conversation, outbox.of(conversation.id));
 }
 
-async function rename(title) {
-  list.put(await call("PATCH", `conversations/${conversation.id}/`, { title }));
+// Which conversations there are, and which is open.
+
+/** It is as it says now. */
+function put(changed) {
+  list.put(changed);
+  archive.put(changed);
+  if (changed.id !== conversation.id) return;
+  showTitle(changed.title);
+  management.show(changed);
 }
 
-async function remove() {
-  const { id } = conversation;
-  await call("DELETE", `conversations/${id}/`);
+function gone(id) {
   list.remove(id);
-  if (conversation.id === id) leave("");
+  archive.remove(id);
+  if (id === conversation.id) leave(management.deletes(id) ? "" : "This conversation was deleted.");
 }
 
-// Which conversation is open.
+function choose(id) {
+  if (id === conversation.id) drawer.close();
+  else open(id);
+}
+
+function mark(id) {
+  list.mark(id);
+  archive.mark(id);
+}
 
 /** Opens the conversation `id`, or a new one (null), and puts it into the address unless that is where we come from. */
 function open(id, { address = true } = {}) {
@@ -223,8 +244,9 @@ function open(id, { address = true } = {}) {
   messages.list.setAttribute("aria-busy", String(Boolean(id)));
   messages.show(conversation, outbox.of(id));
   composer.open(id);
-  list.mark(id);
-  showTitle(id ? list.title(id) : "");
+  mark(id);
+  showTitle(id ? list.title(id) || archive.title(id) : "");
+  management.show(null);
   showState();
   sayNotice("");
   drawer.close();
@@ -297,10 +319,7 @@ $("#new-chat").addEventListener("click", (event) => {
   event.preventDefault();
   open(null);
 });
-$("#rename").addEventListener("click", () =>
-  openDialog($("#rename-dialog"), { value: conversation.title, done: (title) => rename(title).catch(tell) }),
-);
-$("#delete").addEventListener("click", () => openDialog($("#delete-dialog"), { done: () => remove().catch(tell) }));
+$("#archive-of").addEventListener("toggle", (event) => event.target.open && archive.load().catch(tell));
 $("#sign-out").addEventListener("submit", forgetEverything);
 addEventListener("popstate", () => open(idInAddress(), { address: false }));
 open(idInAddress(), { address: false });

@@ -81,6 +81,7 @@ function row({ conversation, title, message, excerpt }) {
   const about = { href: `/c/${conversation.id}/`, "data-conversation": conversation.id };
   if (message) about["data-message"] = message;
   const lines = [make("span.found-title", { dir: "auto" }, ...(title.length ? pieces(title) : [UNTITLED]))];
+  if (conversation.archived) lines.push(make("span.found-where", {}, "Archived"));
   if (excerpt.length) lines.push(make("span.found-text", { dir: "auto" }, ...pieces(excerpt)));
   return make("li", {}, make("a", about, ...lines));
 }
