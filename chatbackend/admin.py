@@ -23,7 +23,7 @@ NOT_OURS = ("logout", "password_change", "password_change_done")  # /sign-out/ a
 GROUPS = (
     ("Model servers", (("slots", "Server"), ("slots", "Slot"), ("slots", "PastLease"))),
     ("People", (("accounts", "User"), ("accounts", "Invite"))),
-    ("Conversations", (("conversations", "Conversation"), ("admin", "LogEntry"))),
+    ("Conversations", (("conversations", "Conversation"), ("conversations", "Preset"), ("admin", "LogEntry"))),
 )
 NAMES = {"PastLease": "Lease history", "LogEntry": "Record", "User": "People"}
 

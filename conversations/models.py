@@ -190,7 +190,7 @@ class Preset(models.Model):
     updated_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        default_permissions = ("view", "change")
+        default_permissions = ("change",)
         constraints = [models.UniqueConstraint(name="preset_name_once", fields=["owner", "name"])]
 
     def __str__(self) -> str:

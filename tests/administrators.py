@@ -7,7 +7,7 @@ from django.urls import reverse
 
 from chatbackend.accounts import invites, rights
 from chatbackend.accounts.models import User
-from conversations.models import Conversation
+from conversations.models import Conversation, Preset
 from slots.models import Server, Slot
 from tests import factories
 
@@ -39,6 +39,7 @@ def staff(*allowed: str) -> Client:
 def furnish() -> Conversation:
     """One of everything that the admin shows; the conversation has WORDS in it, one of the servers KEY."""
     where = factories.conversation(title=WORDS[2], system_prompt=WORDS[3])
+    Preset.objects.create(owner=where.owner, name=WORDS[2], system_prompt=WORDS[3])
     server = factories.server(3)
     Server.objects.filter(pk=server.pk).update(api_key=KEY)
     claim = factories.running(where, server)

@@ -14,14 +14,14 @@ from pytest_django import DjangoAssertNumQueries
 from chatbackend.accounts import invites
 from chatbackend.accounts.models import Invite, User
 from chatbackend.accounts.rights import RIGHTS
-from conversations.models import Conversation
+from conversations.models import Conversation, Preset
 from slots.models import PastLease, Server, Slot
 from tests import factories
 from tests.administrators import KEY, WORDS, administrator, furnish, page, signed_in, staff
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LISTS: tuple[type[Model], ...] = (Server, Slot, PastLease, User, Invite, Conversation, LogEntry)
+LISTS: tuple[type[Model], ...] = (Server, Slot, PastLease, User, Invite, Conversation, Preset, LogEntry)
 VIEWS = {
     "slots_server_look": Server,
     "slots_server_drain": Server,

@@ -4,11 +4,13 @@ import functools
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import connection
 
 from conversations import presets
 from conversations.models import Conversation, Preset
 from tests import factories
+from tests.administrators import administrator, staff
 from tests.api import Api
 from tests.concurrently import at_once
 
@@ -130,3 +132,24 @@ def test_they_go_with_their_owner(api: Api) -> None:
     Api("bob").post("presets/", PIRATE)
     factories.person("alice").delete()
     assert [preset.owner.username for preset in Preset.objects.all()] == ["bob"]
+
+
+def test_an_administrator_offers_their_own_to_everybody_and_sees_nobody_else_s(api: Api) -> None:
+    admin, listed = administrator(), "/admin/conversations/preset/"
+    api.post("presets/", {"name": "Alice's secret"})
+    own = Preset.objects.create(owner=factories.person("admin"), name="House", system_prompt="Be kind.")
+    assert "secret" not in (page := admin.get(listed).content.decode())
+    assert "House" in page
+    wanted = {"action": "offer", "_selected_action": [str(own.pk), str(Preset.objects.get(owner=api.user).pk)]}
+    admin.post(listed, wanted)
+    assert [(one["name"], one["mine"]) for one in api.get("presets/").json()] == [
+        ("Alice's secret", True), ("House", False),
+    ]  # fmt: skip
+    assert not Preset.objects.get(owner=api.user).for_everybody
+    assert "Be kind." in admin.get(f"{listed}{own.pk}/change/").content.decode()
+    assert staff().get(listed).status_code == 403
+    staff("conversations.change_preset").post(listed, wanted | {"action": "withdraw"})
+    assert [one["name"] for one in api.get("presets/").json()] == ["Alice's secret"]
+    assert list(LogEntry.objects.values_list("change_message", flat=True).order_by("pk")) == [
+        "Offered to everybody.", "No longer offered to everybody.",
+    ]  # fmt: skip

@@ -25,6 +25,7 @@ RIGHTS = {
     "conversations.read_text": "Read people's conversations (each time is recorded)",
     "conversations.stop_generation": "Stop people's answers",
     "conversations.delete_conversation": "Delete conversations",
+    "conversations.change_preset": "Offer presets of their own to everybody, and take such back",
     "admin.view_logentry": "See what administrators did",
 }
 

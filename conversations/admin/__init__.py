@@ -6,7 +6,8 @@ from chatbackend.accounts.models import User
 from conversations.admin.conversations import ConversationPage
 from conversations.admin.holders import PastLeaseOfPersonPage, SlotOfPersonPage
 from conversations.admin.people import PersonWithConversationsPage
-from conversations.models import Conversation
+from conversations.admin.presets import PresetPage
+from conversations.models import Conversation, Preset
 from slots.models import PastLease, Slot
 
 # In place of the pages that know no people.
@@ -15,3 +16,4 @@ admin.site.register(Slot, SlotOfPersonPage)
 admin.site.register(PastLease, PastLeaseOfPersonPage)
 admin.site.register(User, PersonWithConversationsPage)
 admin.site.register(Conversation, ConversationPage)
+admin.site.register(Preset, PresetPage)

@@ -10,7 +10,7 @@ from chatbackend.accounts.admin import PersonPage
 from chatbackend.accounts.models import User
 from conversations import leaving
 from conversations.admin import links
-from conversations.models import Conversation, Message
+from conversations.models import Conversation, Message, Preset
 from slots.admin.reading import moment
 
 _THEIRS = Conversation.objects.filter(owner=OuterRef("pk"), deleted_at=None).order_by().values("owner")
@@ -42,7 +42,9 @@ class PersonWithConversationsPage(PersonPage):
 
     def losses(self, people: list[User]) -> dict[str, int]:
         theirs = Conversation.objects.filter(owner__in=people, deleted_at=None)
-        return {"conversation": theirs.count(), "message": Message.objects.filter(conversation__in=theirs).count()}
+        lost = {"conversation": theirs.count(), "message": Message.objects.filter(conversation__in=theirs).count()}
+        presets = Preset.objects.filter(owner__in=people)
+        return lost | {"preset": presets.count(), "preset for everybody": presets.filter(for_everybody=True).count()}
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:
         leaving.remove(obj.pk)

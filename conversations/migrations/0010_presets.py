@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"default_permissions": ("view", "change")},
+            options={"default_permissions": ("change",)},
         ),
         migrations.AddConstraint("preset", models.UniqueConstraint(fields=("owner", "name"), name="preset_name_once")),
     ]
