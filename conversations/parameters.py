@@ -8,7 +8,7 @@ not set is not sent, so that the server's own flags decide. Ranges are where lla
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import F, Func, JSONField, Value
 
@@ -17,6 +17,7 @@ from conversations.json_text import kind
 
 DEFAULT_MAX_TOKENS = 512
 MOST_STOPS, LONGEST_STOP = 8, 100
+MOST_NAMED = 5  # of names that are none
 LONGEST_SHOWN = 40  # characters of a wrong value
 RANDOM_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED: another one each time
 
@@ -40,17 +41,21 @@ class Number:
     default: str
     meaning: str
     whole: bool = False
-    step: str = "any"
+    kind: ClassVar[str] = "number"
 
     def read(self, value: Any) -> float:
         """`value` as it is stored; 40.0 is 40, as JSON has one kind of number. Raises Wrong."""
-        allowed = f"from {self.low:,} to {self.high:,}"
+        allowed = self.range
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.whole and value % 1):
             a = "a whole number" if self.whole else "a number"
             raise Wrong(f"{self.name} is {shown(value)}: it must be {a} {allowed}.")
         if not self.low <= value <= self.high:  # nor is NaN
             raise Wrong(f"{self.name} is {shown(value)}: it may be {allowed}.")
         return int(value) if self.whole else value
+
+    @property
+    def range(self) -> str:
+        return f"from {self.low:,} to {self.high:,}"
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -68,6 +73,7 @@ class Strings:
     longest: int
     meaning: str
     default: str = "none"
+    kind: ClassVar[str] = "strings"
 
     def read(self, value: Any) -> list[str]:
         """Raises Wrong."""
@@ -102,6 +108,7 @@ class Choice:
     options: tuple[str, ...]
     meaning: str
     default: str = "the model's own"
+    kind: ClassVar[str] = "choice"
 
     def read(self, value: Any) -> str:
         """Raises Wrong."""
@@ -121,22 +128,18 @@ THINKING = Choice(
     "Whether the model thinks before it answers, or how much; where its chat template has it.",
 )  # fmt: skip
 PARAMETERS: tuple[Parameter, ...] = (
-    Number("temperature", "Temperature", 0, 2, "0.8", "How freely words are chosen: 0 is always the likeliest.",
-           step="0.05"),
-    Number("top_p", "Top-p", 0, 1, "0.95", "Only the likeliest words that together have this probability; 1: all.",
-           step="0.01"),
-    Number("top_k", "Top-k", 0, 1000, "40", "Only so many of the likeliest words; 0: all.", whole=True, step="1"),
-    Number("min_p", "Min-p", 0, 1, "0.05", "Only words at least this likely beside the likeliest one; 0: all.",
-           step="0.01"),
-    Number("repeat_penalty", "Repeat penalty", 0.5, 2, "1", "Above 1 makes words that were just said less likely.",
-           step="0.05"),
+    Number("temperature", "Temperature", 0, 2, "0.8", "How freely words are chosen: 0 is always the likeliest."),
+    Number("top_p", "Top-p", 0, 1, "0.95", "Only the likeliest words that together have this probability; 1: all."),
+    Number("top_k", "Top-k", 0, 1000, "40", "Only so many of the likeliest words; 0: all.", whole=True),
+    Number("min_p", "Min-p", 0, 1, "0.05", "Only words at least this likely beside the likeliest one; 0: all."),
+    Number("repeat_penalty", "Repeat penalty", 0.5, 2, "1", "Above 1 makes words that were just said less likely."),
     Number("max_tokens", "Longest answer", 1, 8192, str(DEFAULT_MAX_TOKENS), "Model tokens after which an answer ends.",
-           whole=True, step="1"),
+           whole=True),
     Number("seed", "Seed", 0, RANDOM_SEED - 1, "random",
            "Makes chance repeatable as far as the server does: after a replay an answer may still differ.",
-           whole=True, step="1"),
-    Strings("stop", "Stop at", MOST_STOPS, LONGEST_STOP, "An answer ends before any of these."),
+           whole=True),
     THINKING,
+    Strings("stop", "Stop at", MOST_STOPS, LONGEST_STOP, "An answer ends before any of these."),
 )  # fmt: skip
 BY_NAME: Mapping[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
 SCHEMA = {
@@ -164,7 +167,7 @@ def read(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
                 wrong[name] = str(error)
     if unknown := [shown(str(name)) for name in given if name not in BY_NAME]:
         are = "are no parameters" if len(unknown) > 1 else "is no parameter"
-        wrong[""] = f"{listed(unknown)} {are}; there are: {', '.join(BY_NAME)}."
+        wrong[""] = f"{listed(unknown[:MOST_NAMED])} {are}; there are: {', '.join(BY_NAME)}."
     return good, wrong
 
 

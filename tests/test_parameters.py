@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 ALL: dict[str, Any] = {
     "temperature": 0.35, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repeat_penalty": 1.1, "max_tokens": 64, "seed": 7,
-    "stop": ["\n\n", "END"], "thinking": "off",
+    "thinking": "off", "stop": ["\n\n", "END"],
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ What other people keep for themselves is their own text, and not to be seen.
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
@@ -27,6 +28,12 @@ class PresetPage(Page[Preset]):
         """One's own, and those that everybody sees."""
         assert isinstance(request.user, User)
         return super().get_queryset(request).filter(Q(owner=request.user) | Q(for_everybody=True))
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> Any:
+        """Who may not see any is refused, not told that this one is none; Django looks for it first."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return super().history_view(request, object_id, extra_context)
 
     def has_offer_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "change_preset")

@@ -10,6 +10,7 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 
 from chatbackend.accounts.models import User
 from conversations import access
+from conversations.parameters import PARAMETERS
 from conversations.served import served
 from slots import servers
 
@@ -28,6 +29,7 @@ def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
             "served": models,
             "demo": any(one.demo for one in models),
             "reason": servers.why_none(),
+            "parameters": PARAMETERS,
             "may_invite": settings.SIGNUP != "closed",
         },
     )

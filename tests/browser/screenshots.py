@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from chatbackend.accounts import invites
+from conversations.models import Preset
 from slots.models import Server, Slot
 from tests import factories
 from tests.browser.chat import Chat, soon
@@ -92,6 +93,33 @@ def test_a_conversation(site: Site) -> None:
     alice.page.set_viewport_size({"width": 360, "height": 740})
     alice.page.get_by_role("button", name="Conversations").click()
     picture(alice.page, "list")  # which closes where the window is wide: look at the first
+
+
+def test_settings(site: Site) -> None:
+    site.of_slots(4, thinking_switch=True).worker()
+    soon(lambda: Server.objects.filter(state="ready").exists())
+    for name in ("A pirate", "An editor"):
+        Preset.objects.create(owner=factories.person(), name=name, system_prompt=name)
+    alice = site.person()
+    alice.page.get_by_label("Preset", exact=True).select_option("A pirate")
+    picture(alice.page, "new-with-preset")
+    alice.say("Hello")
+    alice.is_answered()
+    alice.page.get_by_label("This conversation", exact=True).click()
+    picture(alice.page, "conversation-menu")
+    alice.page.get_by_role("button", name="Settings").click()
+    dialog = alice.page.get_by_role("dialog", name="Settings of this conversation")
+    dialog.get_by_label("System prompt").fill("Talk like a pirate who has read too much.")
+    picture(alice.page, "settings")
+    dialog.get_by_label("Temperature").fill("3.5")
+    dialog.get_by_label("Fill in from a preset").scroll_into_view_if_needed()
+    alice.watch.expect("status of 400")
+    dialog.get_by_role("button", name="Save", exact=True).click()
+    expect(dialog).to_contain_text("it may be from 0 to 2")
+    picture(alice.page, "settings-refused")
+    dialog.get_by_text("Save as a preset").click()
+    dialog.get_by_label("Name").scroll_into_view_if_needed()
+    picture(alice.page, "settings-end")
 
 
 def test_streaming(site: Site) -> None:

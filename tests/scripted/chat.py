@@ -1,7 +1,9 @@
 """POST /v1/chat/completions, /v1/completions: from a body to a generation in a slot, and its events to its readers."""
 
 import asyncio
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.scripted import sse, tokens
@@ -27,7 +29,7 @@ class BadRequest(Exception):
     """400 with llama-server's sentence for it."""
 
 
-def prompt_and_partial(body: Mapping[str, Any]) -> tuple[str, str]:
+def prompt_and_partial(body: Mapping[str, Any], template: tokens.Template) -> tuple[str, str]:
     """The prompt a chat body renders to, and the assistant's partial text it ends with. Raises BadRequest."""
     messages = body.get("messages")
     if not isinstance(messages, list):
@@ -39,17 +41,20 @@ def prompt_and_partial(body: Mapping[str, Any]) -> tuple[str, str]:
     if roles[-2:] == ["assistant", "assistant"]:
         raise BadRequest("Cannot have 2 or more assistant messages at the end of the list.")
     try:
-        return _rendered(messages, roles, continued)
+        render = functools.partial(tokens.render, keeps=template.keeps, thinks=template.thinks(body))
+        return _rendered(render, messages, roles, continued)
     except ValueError as error:
         raise BadRequest(str(error)) from error
 
 
-def _rendered(messages: list[dict[str, Any]], roles: list[str], continued: object) -> tuple[str, str]:
+def _rendered(
+    render: Callable[..., str], messages: list[dict[str, Any]], roles: list[str], continued: object
+) -> tuple[str, str]:
     if roles[-1:] != ["assistant"]:
-        return tokens.render(messages, generation_prompt=not continued), ""
+        return render(messages, generation_prompt=not continued), ""
     partial = _partial(messages[-1], continued)
     # An empty partial is not continued: llama-server then leaves out the generation prompt as well.
-    prompt = tokens.render(messages[:-1], generation_prompt=bool(partial) or continued == "reasoning_content")
+    prompt = render(messages[:-1], generation_prompt=bool(partial) or continued == "reasoning_content")
     return prompt + partial, partial
 
 
@@ -65,9 +70,11 @@ def slot_number(value: object) -> int:
     return int(value) if isinstance(value, int | float) else -1
 
 
-def generation(body: Mapping[str, Any], script: Script) -> tuple[Generation, str]:
+def generation(body: Mapping[str, Any], script: Script, template: tokens.Template) -> tuple[Generation, str]:
     raw = body.get("prompt")
-    prompt, partial = (raw, "") if isinstance(raw, str) else prompt_and_partial(body)
+    prompt, partial = (raw, "") if isinstance(raw, str) else prompt_and_partial(body, template)
+    if not template.thinks(body):
+        script = replace(script, reasoning="")
     limit = next((body[name] for name in ("max_tokens", "max_completion_tokens", "n_predict") if name in body), None)
     run = Generation(
         id_slot=slot_number(body.get("id_slot", -1)),
@@ -88,7 +95,7 @@ async def complete(backend: "Backend", request: Request, connection: Connection)
         body = request.json()
         # Scripts are for what people say; a raw prompt is answered with default words.
         script = Script() if "prompt" in body else backend.scripts.choose(body)
-        run, partial = generation(body, script)
+        run, partial = generation(body, script, backend.template)
     except (ValueError, BadRequest) as error:
         connection.error(400, str(error), "invalid_request_error")
         return

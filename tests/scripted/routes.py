@@ -42,6 +42,8 @@ class Options:
     ring_bytes: int = 4 * 1024 * 1024
     cache_ram: bool = False  # llama-server's default is on: what a slot held is kept beside it and found again
     similarity: float = 0.0  # its default is 0.1 (-sps): requests that name no slot go to the one that holds most
+    keeps_thoughts: bool = True  # the chat template writes the thoughts of earlier answers
+    thinking_switch: bool = False  # the chat template asks for `enable_thinking`
     kv_unified: bool = False  # its default without -np: with `cache_ram`, idle slots are cleared when another begins
 
 
@@ -87,6 +89,7 @@ class Backend:
             similarity=options.similarity,
         )  # fmt: skip
         self.engine.on_deferred = journal.waiting
+        self.template = tokens.Template(options.keeps_thoughts, options.thinking_switch)
         self.streams = Streams(options.ring_bytes)
         self.vocabulary = tokens.Vocabulary()
         self._marker = f"<__media_{secrets.token_urlsafe(24)}__>"
@@ -165,7 +168,7 @@ class Backend:
             "model_path": options.model_path, "modalities": {"vision": False, "video": False, "audio": False},
             "endpoint_slots": self.behaviour.slots_fault != "off",
             "endpoint_props": False, "endpoint_metrics": options.metrics, "ui": False,
-            "chat_template": tokens.TEMPLATE, "chat_template_caps": {"supports_system_role": True},
+            "chat_template": self.template.text, "chat_template_caps": {"supports_system_role": True},
             "bos_token": tokens.IM_START, "eos_token": tokens.IM_END, "build_info": FINGERPRINT,
             "is_sleeping": self.behaviour.is_sleeping,
         })  # fmt: skip
@@ -219,10 +222,10 @@ class Backend:
         connection.json({"content": self.vocabulary.text(request.json()["tokens"])})
 
     def apply_template(self, request: Request, connection: Connection) -> None:
-        connection.json({"prompt": prompt_and_partial(request.json())[0]})
+        connection.json({"prompt": prompt_and_partial(request.json(), self.template)[0]})
 
     def input_tokens(self, request: Request, connection: Connection) -> None:
-        count = len(tokens.split(prompt_and_partial(request.json())[0]))
+        count = len(tokens.split(prompt_and_partial(request.json(), self.template)[0]))
         connection.json({"input_tokens": count, "object": "response.input_tokens"})
 
     async def chat(self, request: Request, connection: Connection) -> None:

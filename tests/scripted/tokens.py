@@ -7,6 +7,7 @@ sent back as history hits the cache exactly as far as it was generated.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -19,15 +20,41 @@ _WORD = r" ?\w{1,8}|."
 _TOKEN = re.compile("|".join([*map(re.escape, CONTROL + DEFINED), _WORD]), re.DOTALL)
 _PLAIN_TOKEN = re.compile("|".join([*map(re.escape, DEFINED), _WORD]), re.DOTALL)
 # That of the real test model, and what those of models that think have beside it.
-TEMPLATE = (
+_BEGIN = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
     "{{'<|im_start|>' + message['role'] + '\n'}}"
+)
+_THOUGHTS = (
     "{% if message['reasoning_content'] %}{{ '<think>' + message['reasoning_content'] + '</think>' }}{% endif %}"
+)
+_END = (
     "{{ message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+_SWITCH = (
+    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
+    "{{ '<think></think>' }}{% endif %}"
+)
+TEMPLATE = _BEGIN + _THOUGHTS + _END
 DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+
+@dataclass(frozen=True)
+class Template:
+    """Whether the chat template `keeps` earlier thoughts, and has a `switch` for new ones."""
+
+    keeps: bool = True
+    switch: bool = False
+
+    @property
+    def text(self) -> str:
+        return _BEGIN + (_THOUGHTS if self.keeps else "") + _END + (_SWITCH if self.switch else "")
+
+    def thinks(self, body: Mapping[str, Any]) -> bool:
+        """Unless this request says otherwise."""
+        decided = body.get("chat_template_kwargs") or {}
+        return not self.switch or decided.get("enable_thinking") is not False
 
 
 def split(text: str, *, special: bool = True) -> list[str]:
@@ -67,15 +94,21 @@ def text_of(message: Mapping[str, Any]) -> str:
     raise ValueError("Expected 'content' to be a string or an array")
 
 
-def _said(role: str, text: str) -> str:
-    return f"{IM_START}{role}\n{text}{IM_END}\n"
+def _said(role: str, text: str, thought: str = "") -> str:
+    return f"{IM_START}{role}\n{THINK + thought + END_THINK if thought else ''}{text}{IM_END}\n"
 
 
-def render(messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True) -> str:
+def render(
+    messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True, keeps: bool = True, thinks: bool = True
+) -> str:
     """The conversation in ChatML, with the model's own system prompt where the conversation brings none."""
     opening = "" if messages and messages[0].get("role") == "system" else _said("system", DEFAULT_SYSTEM)
-    said = "".join(_said(str(message.get("role", "user")), text_of(message)) for message in messages)
-    return opening + said + (f"{IM_START}assistant\n" if generation_prompt else "")
+    said = [
+        _said(str(message.get("role", "user")), text_of(message), str(message.get("reasoning_content") or "") * keeps)
+        for message in messages
+    ]
+    thought = "" if thinks else THINK + END_THINK
+    return opening + "".join(said) + (f"{IM_START}assistant\n{thought}" if generation_prompt else "")
 
 
 def common_prefix(first: Sequence[str], second: Sequence[str]) -> int:

@@ -1,12 +1,13 @@
-// The REST API, as this page uses it. A refusal is a `Problem` with the server's sentence.
+// The REST API, as this page uses it. A refusal is a `Problem` with the server's sentence, and `errors` by field.
 
 import { uuid } from "./ids.js";
 
 export class Problem extends Error {
-  constructor({ code, detail, retryable }) {
+  constructor({ code, detail, retryable, errors }) {
     super(detail);
     this.code = code;
     this.retryable = retryable;
+    this.errors = errors;
   }
 }
 

@@ -12,6 +12,7 @@ export class Conversation {
   constructor(id) {
     this.id = id;
     this.title = "";
+    this.settings = { system_prompt: "", model: "", params: {} }; // of its next answers
     this.messages = []; // the shown path, oldest first
     this.earlier = false; // whether there are older ones on the server
     this.loaded = false; // whether a snapshot has come
@@ -24,6 +25,12 @@ export class Conversation {
 
   get last() {
     return this.messages.at(-1);
+  }
+
+  /** Model tokens of the shown path, as far as the last answer that has ended tells. */
+  get tokens() {
+    const { usage } = this.messages.findLast(({ generation }) => generation?.usage?.prompt_tokens)?.generation ?? {};
+    return usage ? usage.prompt_tokens + (usage.completion_tokens ?? 0) : 0;
   }
 
   apply(frame) {
@@ -59,6 +66,7 @@ export class Conversation {
     const first = this.messages.findIndex((message) => message.id === messages[0]?.id);
     const older = first > 0 ? this.messages.slice(0, first) : [];
     this.title = conversation.title;
+    this.settings = conversation;
     this.messages = [...older, ...messages.map(begin)];
     this.earlier = older.length ? this.earlier : earlier;
     this.loaded = true;

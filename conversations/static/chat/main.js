@@ -11,7 +11,9 @@ import { forgetEverything, outbox, tab } from "./kept.js";
 import { ConversationList } from "./list.js";
 import { Management } from "./manage.js";
 import { Messages } from "./messages.js";
+import { Presets } from "./presets.js";
 import { Search } from "./search.js";
+import { Settings } from "./settings.js";
 import { startWelcome } from "./welcome.js";
 
 const UNSENT_STAYS = 10 * 60 * 1000; // ms after which an unsent message waits for a click instead of going by itself
@@ -49,6 +51,8 @@ const search = new Search(
   { box: $("#search"), found: $("#found"), hint: $("#found-hint"), instead: [$("#listed")] },
   (id, message) => openAt(id, message),
 );
+const presets = new Presets($("#begin"));
+const settings = new Settings($("#settings-dialog"), presets, saveSettings);
 const composer = new Composer($("#composer"), { send, stop });
 const drawer = startDrawer();
 
@@ -123,6 +127,7 @@ function refused({ code, detail, retryable, client_id, re }) {
 function send(text, parent) {
   if (outbox.of(conversation.id).length) return false;
   const message = { client_id: uuid(), conversation: conversation.id, text, parent, at: Date.now(), tab };
+  if (conversation.id === null) message.preset = presets.take();
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
   messages.scrollToEnd();
@@ -146,14 +151,15 @@ async function inNewConversation(message) {
   if (being.has(message.client_id)) return null;
   being.add(message.client_id);
   try {
-    const made = await call("POST", "conversations/", {});
+    const made = await call("POST", "conversations/", message.preset ? { preset: message.preset } : {});
     const placed = { ...message, conversation: made.id };
     outbox.put(placed);
     put(made);
     if (conversation.id === null) becomes(made.id);
     return placed;
   } catch (problem) {
-    if (problem.code !== AWAY.code) markUnsent(message, problem.message); // else it goes when the connection is back
+    if (problem.errors?.preset) takeBack(message.client_id, problem.message, null);
+    else if (problem.code !== AWAY.code) markUnsent(message, problem.message); // else it goes when the connection is back
     return null;
   } finally {
     being.delete(message.client_id);
@@ -214,8 +220,17 @@ function put(changed) {
   list.put(changed);
   archive.put(changed);
   if (changed.id !== conversation.id) return;
+  conversation.settings = changed;
   showTitle(changed.title);
   management.show(changed);
+}
+
+/** A new conversation is made by its settings, as it is by its first message. */
+async function saveSettings(fields) {
+  const { id } = conversation;
+  const changed = await call(id ? "PATCH" : "POST", id ? `conversations/${id}/` : "conversations/", fields);
+  put(changed);
+  if (conversation.id === null && !id) becomes(changed.id);
 }
 
 function gone(id) {
@@ -290,7 +305,8 @@ function showState() {
   composer.setLive(Boolean(conversation.live));
   const begun = conversation.id !== null || outbox.of(null).length > 0;
   $("#welcome").hidden = begun;
-  $("#conversation-menu").hidden = conversation.id === null;
+  $("#begin").hidden = begun;
+  $("#settings").hidden = conversation.id !== null && !conversation.loaded; // what is set is not known yet
 }
 
 function showTitle(title) {
@@ -320,6 +336,8 @@ $("#new-chat").addEventListener("click", (event) => {
   open(null);
 });
 $("#archive-of").addEventListener("toggle", (event) => event.target.open && archive.load().catch(tell));
+$("#settings").addEventListener("click", () => settings.open(conversation.settings, conversation.tokens).catch(tell));
 $("#sign-out").addEventListener("submit", forgetEverything);
 addEventListener("popstate", () => open(idInAddress(), { address: false }));
+presets.load().catch(tell);
 open(idInAddress(), { address: false });

@@ -23,7 +23,8 @@ export class Management {
   /** The conversation that is open, as the server has it; null while there is none, or it is not known yet. */
   show(conversation) {
     this.shown = conversation;
-    for (const item of document.querySelectorAll("#conversation-menu .menu-items > *")) item.hidden = !conversation;
+    const items = "#conversation-menu .menu-items > :not(#settings)"; // a new one has settings, too
+    for (const item of document.querySelectorAll(items)) item.hidden = !conversation;
     $("#in-archive").hidden = !conversation?.archived;
     if (!conversation) return;
     say($("#pin"), conversation.pinned ? "Unpin" : "Pin");

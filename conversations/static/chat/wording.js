@@ -10,6 +10,7 @@ const CAUSES = {
   branch: "it goes on from an earlier message",
   template: "the model is shown its earlier answers in another form",
   foreign: "something else had used its place",
+  settings: "its settings were changed",
 };
 
 const number = new Intl.NumberFormat("en-US");
@@ -44,6 +45,14 @@ export function note({ status, finish_reason, timings, usage }) {
   const cause = CAUSES[timings?.replay_cause];
   if (cause) said.push(`The conversation was read again first (${number.format(timings.prompt_n ?? 0)} tokens): ${cause}.`);
   return said.join(" ");
+}
+
+/** What another system prompt, model or way of thinking costs a conversation of so many tokens. */
+export function replay(setting, tokens) {
+  const read = `the conversation again before it answers: ${number.format(tokens)} tokens.`;
+  if (setting === "model") return `Another model reads ${read}`;
+  const what = setting === "thinking" ? "Where thinking is told the model at the beginning, it" : "With this the model";
+  return `${what} reads ${read}`;
 }
 
 /** Figures for the curious. */
