@@ -54,6 +54,7 @@ def message(view: MessageView) -> Frame:
         "reasoning": view.reasoning,
         "created_at": _time(view.created_at),
         "versions": [str(version) for version in view.versions],
+        "notes": view.notes,
         "generation": _state(view.generation) if view.generation else None,
     }
 

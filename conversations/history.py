@@ -25,7 +25,7 @@ WITH RECURSIVE path AS (
   WHERE path.depth < %(limit)s)
 SELECT path.id, path.parent_id, path.role, path.created_at,
        path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
-       CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END,
+       CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END, path.notes,
        g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.params, g.finish_reason
 FROM path
 LEFT JOIN LATERAL (
@@ -104,6 +104,7 @@ class MessageView:
     created_at: datetime
     versions: list[uuid.UUID]  # of this message, oldest first, itself among them; one if nothing was asked for again
     generation: GenerationView | None
+    notes: list[str]  # what an imported one had that cannot be shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def prompt(conversation: Conversation, answer: uuid.UUID, system_prompt: str | N
 
 
 def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
-    id_, parent, role, created_at, text, reasoning, versions, generation_id = row[:8]
+    id_, parent, role, created_at, text, reasoning, versions, notes, generation_id = row[:9]
     return MessageView(
         id=id_,
         parent=parent,
@@ -196,11 +197,12 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
         created_at=created_at,
         versions=versions,
         generation=_generation(conversation, row) if generation_id else None,
+        notes=_json(notes) or [],
     )
 
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
-    message, _parent, _role, _at, text, reasoning, _versions, id_, status, seq, *result = row
+    message, _parent, _role, _at, text, reasoning, _versions, _notes, id_, status, seq, *result = row
     error, usage, timings, params, finish_reason = result
     place = _place(id_) if status == Generation.Status.QUEUED else None
     waits = places.board.look().get(id_) if place else None

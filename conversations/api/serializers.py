@@ -158,6 +158,10 @@ class MessageOutput(serializers.Serializer[Any]):
         child=serializers.UUIDField(),
         help_text="What was written in its place, oldest first, itself included: made by editing and regenerating.",
     )
+    notes = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What an imported message had that is kept and not shown: sentences.",
+    )
     generation = GenerationState(allow_null=True, help_text="The newest that wrote it; null for a person's message.")
     html = serializers.ListField(
         child=serializers.CharField(),

@@ -1,11 +1,12 @@
 from django.urls import path
 
-from conversations.api import presets, views
+from conversations.api import presets, transfer, views
 
 urlpatterns = [
     path("conversations/", views.Conversations.as_view()),
     path("conversations/<uuid:id_>/", views.OneConversation.as_view()),
     path("conversations/<uuid:id_>/restore/", views.Restore.as_view()),
+    path("conversations/<uuid:id_>/export/", transfer.ExportOne.as_view()),
     path("conversations/<uuid:id_>/messages/", views.Messages.as_view()),
     path("messages/<uuid:id_>/edit/", views.Edit.as_view()),
     path("messages/<uuid:id_>/show/", views.ShowVersion.as_view()),
@@ -15,6 +16,7 @@ urlpatterns = [
     path("generations/<uuid:id_>/continue/", views.ContinueGeneration.as_view()),
     path("presets/", presets.Presets.as_view()),
     path("presets/<uuid:id_>/", presets.OnePreset.as_view()),
+    path("export/", transfer.ExportAll.as_view()),
     path("search/", views.Search.as_view()),
     path("models/", views.Models.as_view()),
 ]
