@@ -118,23 +118,28 @@ def remove(person: int, conversation: UUID) -> None:
 
 
 def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:
-    shown = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
-    if len(shown) < 2:
-        raise errors.NotFound  # deleted with its conversation at this moment
-    question, answer = shown
+    begun = turn.begun
+    question, answer = history.begun(begun.question, begun.generation) if begun and begun.alone else _read(turn)
     newest = answer.generation
     generation = newest if newest and newest.id == turn.generation.pk else history.generation(turn.generation)
     sent = Sent(question, answer, generation, frames.created(client_id, question, answer), turn.created)
     if turn.created:
         logger.info("queued generation=%s conversation=%s person=%s", generation.id, generation.conversation, person)
-        _announce(person, sent, servers.why_none(turn.generation.model))
+        where = begun.conversation if begun else access.conversation(person, generation.conversation)
+        _announce(where, sent, servers.why_none(turn.generation.model))
     return sent
 
 
-def _announce(person: int, sent: Sent, reason: str | None) -> None:
+def _read(turn: turns.Turn) -> tuple[history.MessageView, history.MessageView]:
+    shown = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
+    if len(shown) < 2:
+        raise errors.NotFound  # deleted with its conversation at this moment
+    return shown[0], shown[1]
+
+
+def _announce(where: Conversation, sent: Sent, reason: str | None) -> None:
     generation = sent.generation
-    where = generation.conversation
-    events.publish(where, sent.announcement)
+    events.publish(where.pk, sent.announcement)
     if generation.place:  # else a worker was faster
-        events.publish(where, frames.queued(where, generation.id, generation.place, reason))
-    events.publish_to_person(person, frames.conversation_updated(access.conversation(person, where)))
+        events.publish(where.pk, frames.queued(where.pk, generation.id, generation.place, reason))
+    events.publish_to_person(where.owner_id, frames.conversation_updated(where))

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -91,7 +92,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         try:
             frame.read(message.get("text"))
             self.allowance.take()
-            if frame.type != "auth":
+            if frame.type != "auth" and not (self.person and frame.type == "send"):
                 await self._check_session()
             frame.check()
             await getattr(self, f"on_{frame.type}")(frame)
@@ -161,12 +162,16 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self._drop(str(frame.fields["conversation"]))
 
     async def on_send(self, frame: Incoming) -> None:
-        """Answered here as well as through the group: the sender learns of it though the channel layer be away."""
+        """Answered here as well as through the group: the sender learns of it though the channel layer be away.
+
+        Nothing is in front of more first tokens: the session is checked on the way, not before it.
+        """
         fields = frame.fields
-        sent = await in_thread(actions.send)(
-            self._me, fields["conversation"], fields["client_id"], fields["text"], fields.get("parent"),
+        send = partial(
+            actions.send, self._me, fields["conversation"], fields["client_id"], fields["text"], fields.get("parent"),
             to_leaf="parent" not in fields,
         )  # fmt: skip
+        sent = await in_thread(_send_if_signed_in)(self.key or "", send)
         if str(fields["conversation"]) in self.subscribed:
             self.following.begin(frames.generation(sent.generation))
             self.live_html.begin(sent.announcement["messages"][-1])
@@ -214,10 +219,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         """At each frame: a session that ended elsewhere ends here. Raises NotSignedIn."""
         if self.key is None:
             raise errors.NotSignedIn("The first frame must be auth, with a session token.")
-        person = await in_thread(person_of)(self.key)
-        if person is None:
-            raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
-        self.person = person
+        self.person = await in_thread(_signed_in)(self.key)
 
     async def _turn_away(self, problem: errors.NotSignedIn, about: Frame) -> None:
         await self._send(frames.error(problem, **about))
@@ -299,3 +301,14 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 def _rendered(job: Job) -> list[str]:
     return rendered.finished(job.message, job.text) if job.final else rendered.live(job.text)
+
+
+def _signed_in(key: str) -> User:
+    if (person := person_of(key)) is None:
+        raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
+    return person
+
+
+def _send_if_signed_in(key: str, send: Callable[[], actions.Sent]) -> actions.Sent:
+    _signed_in(key)
+    return send()

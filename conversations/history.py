@@ -14,7 +14,7 @@ from django.db import connection
 
 from conversations import errors, places
 from conversations.estimate import Estimate
-from conversations.models import Chunk, Conversation, Generation, Waiting
+from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 
 # The newest generation of a message decides what is shown beside it.
 _PATH = """
@@ -140,6 +140,23 @@ def path(conversation: uuid.UUID, leaf: uuid.UUID | None, limit: int = WHOLE_PAT
     with connection.cursor() as cursor:
         cursor.execute(_PATH, {"conversation": conversation, "leaf": leaf, "limit": limit})
         return [_message(conversation, row) for row in cursor.fetchall()]
+
+
+def begun(question: Message, generation: Generation) -> tuple[MessageView, MessageView]:
+    """A turn that was committed this moment while nobody waited: its question, and its answer to be."""
+    answer = generation.message
+    first = GenerationView(
+        id=generation.pk, conversation=generation.conversation_id, message=answer.pk, status=Generation.Status.QUEUED,
+        seq=0, place=1, estimate=None, text="", reasoning="", error=None, usage=None, timings=None,
+        params=generation.params, finish_reason="",
+    )  # fmt: skip
+    return _alone(question, None), _alone(answer, first)
+
+
+def _alone(message: Message, generation: GenerationView | None) -> MessageView:
+    return MessageView(
+        message.pk, message.parent_id, message.role, message.text, "", message.created_at, [message.pk], generation
+    )
 
 
 def generation(found: Generation) -> GenerationView:

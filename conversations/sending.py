@@ -4,6 +4,8 @@ Each query costs the web process more than it costs Postgres, and all of them ar
 Where anything speaks against a send nothing is done here, and `turns.send` finds out what it is.
 """
 
+import json
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +13,7 @@ from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 
 from conversations import titles
-from conversations.models import Generation, Message, new_id
+from conversations.models import Conversation, Generation, Message, new_id
 from conversations.wishes import Wish
 
 # The conversation first, then its person, as everywhere: two turns of one conversation come one after the other, and
@@ -35,7 +37,7 @@ question AS (
     AND NOT EXISTS (SELECT FROM conversations_generation WHERE owner_id = %(owner)s AND client_id = %(client_id)s)
     AND NOT EXISTS (SELECT FROM conversations_generation
                     WHERE conversation_id = %(conversation)s AND status IN ('queued', 'running'))
-  RETURNING id),
+  RETURNING id, created_at),
 answer AS (
   INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
   SELECT %(answer)s, %(conversation)s, id, 'assistant', '', '' FROM question RETURNING id),
@@ -49,17 +51,27 @@ generation AS (
 shown AS (
   UPDATE conversations_conversation
   SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title)
-  FROM generation WHERE id = %(conversation)s)
-SELECT pg_notify(%(channel)s, '') FROM generation"""
+  FROM generation WHERE id = %(conversation)s
+  RETURNING title, system_prompt, params, pinned, conversations_conversation.created_at, updated_at)
+SELECT pg_notify(%(channel)s, ''), everybody, question.created_at,
+       title, system_prompt, params, pinned, shown.created_at, updated_at
+FROM question CROSS JOIN waiting CROSS JOIN shown"""
 
 
-def at_once(
-    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str
-) -> tuple[Message, Generation] | None:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A turn as it was committed."""
+
+    question: Message
+    generation: Generation
+    conversation: Conversation
+    alone: bool  # nobody else waited, and no other version of the question is there: nothing more is to be read
+
+
+def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str) -> Begun | None:
     """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
 
-    A `parent` that is neither the newest answer nor None is not looked at here. What Postgres filled in of the two is
-    read when it is asked for.
+    A `parent` that is neither the newest answer nor None is not looked at here.
     """
     about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
     try:
@@ -75,21 +87,30 @@ def at_once(
             about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
             about |= {"parent": after, "model": model, "title": title, "channel": channel}
             cursor.execute(_SEND, about)
-            return _made(about) if cursor.fetchone() else None
+            return _begun(about, row, first=after == leaf) if (row := cursor.fetchone()) else None
     except IntegrityError:
         return None  # the same client_id at this moment in another conversation
 
 
-def _made(about: dict[str, Any]) -> tuple[Message, Generation]:
-    question = {"id": about["question"], "conversation_id": about["conversation"], "text": about["words"]}
-    generation = {
-        "id": about["generation"], "conversation_id": about["conversation"], "message_id": about["answer"],
-        "owner_id": about["owner"], "model": about["model"],
-    }  # fmt: skip
-    return (
-        Message.from_db(connection.alias, list(question), list(question.values())),
-        Generation.from_db(connection.alias, list(generation), list(generation.values())),
+def _begun(about: dict[str, Any], row: tuple[Any, ...], *, first: bool) -> Begun:
+    _, others, at, title, system_prompt, params, pinned, created_at, updated_at = row
+    where = Conversation(
+        id=about["conversation"], owner_id=about["owner"], title=title, model=about["model"], leaf_id=about["answer"],
+        system_prompt=system_prompt, params=json.loads(params), pinned=pinned, archived=False, created_at=created_at,
+        updated_at=updated_at,
+    )  # fmt: skip
+    question = Message(
+        id=about["question"], conversation=where, parent_id=about["parent"], role=Message.Role.USER,
+        text=about["words"], created_at=at,
+    )  # fmt: skip
+    answer = Message(
+        id=about["answer"], conversation=where, parent=question, role=Message.Role.ASSISTANT, created_at=at
     )
+    generation = Generation(
+        id=about["generation"], conversation=where, message=answer, owner_id=about["owner"], model=where.model,
+        kind=about["kind"], params=where.params, system_prompt=system_prompt, queued_at=at,
+    )  # fmt: skip
+    return Begun(question, generation, where, alone=others == 0 and first)
 
 
 def _said(wish: Wish, words: str) -> dict[str, Any]:

@@ -72,11 +72,15 @@ class AttemptsSpent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A person's message and the generation that answers it; `created` is False for a repeated send."""
+    """A person's message and the generation that answers it; `created` is False for a repeated send.
+
+    `begun`: all there is to tell of it, where that is known without asking.
+    """
 
     message: Message
     generation: Generation
     created: bool
+    begun: sending.Begun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,8 @@ def send(
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
-    if sent := sending.at_once(wish, words, parent, to_leaf=to_leaf, channel=WORK_CHANNEL):
-        return Turn(*sent, created=True)
+    if begun := sending.at_once(wish, words, parent, to_leaf=to_leaf, channel=WORK_CHANNEL):
+        return Turn(begun.question, begun.generation, created=True, begun=begun)
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
