@@ -11,12 +11,13 @@ guessed from the conversation's last count and the bytes of the message.
 
 import math
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import accumulate
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -210,6 +211,19 @@ def recent() -> list[Sample]:
     return [Sample(*row) for row in _rows(_RECENT, [RECENT]) if row[1] is not None]
 
 
+def reading(model: str, tokens: int) -> Estimate | None:
+    """Seconds to read so many tokens of a prompt, up to the first token of the answer; None while no speed is known."""
+    samples = recent()
+    own = [sample for sample in samples if sample.model == model]
+    known = sorted(_seconds_per_token(own if len(own) >= ENOUGH else samples))
+    if not known:
+        return None
+    # By tokens, not by answers: of short prompts most of the time is no reading.
+    by_tokens = list(accumulate(read for _, read in known))
+    parts = [(part + 0.5) / SCENARIOS * by_tokens[-1] for part in range(SCENARIOS)]
+    return _rounded([known[bisect_left(by_tokens, part)][0] * tokens for part in parts])
+
+
 def slots_now() -> list[SlotNow]:
     """Every slot that answers, and what runs there. Two queries."""
     running = {fence: Running(*work) for fence, *work in _rows(_RUNNING, _GUESSES)}
@@ -302,6 +316,13 @@ class _Line:
         heapreplace(free, until)
         heappush(theirs, until)
         return first
+
+
+def _seconds_per_token(samples: Iterable[Sample]) -> Iterator[tuple[float, float]]:
+    """Each with its number of tokens."""
+    for one in samples:
+        if one.read and one.reading and one.reading > 0:
+            yield one.reading / one.read, one.read
 
 
 def _remaining(slot: SlotNow, paces: _Paces) -> list[float]:

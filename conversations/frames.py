@@ -9,6 +9,7 @@ from conversations.estimate import Estimate
 from conversations.history import GenerationView, MessageView
 from conversations.models import Conversation, Preset
 from conversations.places import Place
+from conversations.rereading import Cost
 from conversations.search import Hit
 
 Frame = dict[str, Any]
@@ -171,6 +172,10 @@ def error_body(problem: ChatError) -> Frame:
     if "messages" in body:
         body["messages"] = [message(view) for view in body["messages"]]
     return body
+
+
+def cost(found: Cost) -> Frame:
+    return {"tokens": found.tokens, "seconds": _range(found.seconds)}
 
 
 def ready(person: int, username: str, limits: Frame) -> Frame:

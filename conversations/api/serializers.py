@@ -77,6 +77,15 @@ class EditInput(Strict):
     text = Text()
 
 
+class EditPlanned(serializers.Serializer[Any]):
+    same = serializers.IntegerField(
+        default=0, min_value=0, help_text="Characters at the beginning of the message that stay as they are."
+    )
+    characters = serializers.IntegerField(
+        default=None, min_value=1, help_text="Of the message as it will be; left out: as many as it has."
+    )
+
+
 class RegenerateInput(Strict):
     client_id = Id(help_text="Made by the client, one per wish: sent again it repeats the answer, not the wish.")
 
@@ -123,6 +132,11 @@ class Usage(serializers.Serializer[Any]):
 class EstimateOutput(serializers.Serializer[Any]):
     low = serializers.IntegerField()
     high = serializers.IntegerField()
+
+
+class CostOutput(serializers.Serializer[Any]):
+    tokens = serializers.IntegerField(help_text="Model tokens that are read before the first token of the answer.")
+    seconds = EstimateOutput(allow_null=True, help_text="For that, on a free slot; null until a speed is known.")
 
 
 class GenerationState(serializers.Serializer[Any]):

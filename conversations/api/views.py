@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from chatbackend.accounts.models import User
-from conversations import access, actions, frames, history, served
+from conversations import access, actions, frames, history, rereading, served
 from conversations.api import pagination, sse
 from conversations.api import serializers as shapes
 from conversations.fields import Strict
@@ -145,6 +145,19 @@ class Messages(View):
 
 class Edit(View):
     renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="messages_edit_cost",
+        parameters=[shapes.EditPlanned],
+        responses={200: shapes.CostOutput, **REFUSED, **ABSENT},
+    )
+    def get(self, request: Request, id_: UUID) -> Response:
+        """What an edit of one's message would cost: how much the model reads, probably, and how long that takes."""
+        question = access.message(self.person, id_)
+        planned = shapes.EditPlanned(data=request.query_params)
+        planned.is_valid(raise_exception=True)
+        where = access.conversation(self.person, question.conversation_id)
+        return Response(frames.cost(rereading.of_edit(where, question, **planned.validated_data)))
 
     @extend_schema(
         operation_id="messages_edit",

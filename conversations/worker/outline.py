@@ -66,6 +66,12 @@ class Outline:
             return "template" if begins and cache <= begins + OPENING and held - cache >= SMALL else None
         return "branch" if following[:-1] else None
 
+    def holds(self, asked: Messages) -> int:
+        """How many of the first messages of `asked` the cache holds, the answer to the last prompt among them."""
+        known = self._common(asked)
+        following = asked[known : known + 1]
+        return known + (known == len(self.prompt) > 0 and bool(following) and _digest(following[0]) == self.answer)
+
     def _common(self, asked: Messages) -> int:
         pairs = zip(self.prompt, asked, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][0] == _digest(pair[1]), pairs))

@@ -1,0 +1,114 @@
+"""What saying something else in place of a message costs, told before it is sent: tokens to be read, and how long.
+
+From what is stored alone, no server is asked: prompts were counted when they were answered, messages whose prompt never
+was are as long as their share of the bytes of this conversation, and of the slot's cache is noted what it holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from django.db import connection
+
+from conversations import errors, estimate, history
+from conversations.estimate import BYTES_PER_TOKEN, Estimate
+from conversations.models import Conversation, Message
+from conversations.worker.outline import Outline
+from slots import residency
+
+LONG = 100  # characters
+
+# Of each message up to a question: how many model tokens the prompt had that ended with it. Of an answer that is the
+# prompt and what was written, thoughts left out. What was queued again or gone on with was counted with a part of the
+# answer: the least is the one without.
+_COUNTED = """
+WITH RECURSIVE path AS (
+  SELECT id, parent_id, role, text, 1 AS depth FROM conversations_message WHERE id = %s
+  UNION ALL
+  SELECT p.id, p.parent_id, p.role, p.text, path.depth + 1
+  FROM conversations_message p JOIN path ON p.id = path.parent_id)
+SELECT path.role, octet_length(path.text), CASE WHEN path.role = 'user' THEN asked.tokens ELSE said.tokens END
+FROM path
+LEFT JOIN LATERAL (
+  SELECT min((g.usage->>'prompt_tokens')::integer) AS tokens
+  FROM conversations_message a JOIN conversations_generation g ON g.message_id = a.id
+  WHERE a.parent_id = path.id AND g.kind <> 'continue') asked ON true
+LEFT JOIN LATERAL (
+  SELECT (g.usage->>'prompt_tokens')::integer + round((g.usage->>'completion_tokens')::integer
+           * octet_length(m.text) / greatest(1.0, octet_length(m.text) + octet_length(m.reasoning)))::integer AS tokens
+  FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
+  WHERE g.message_id = path.id AND g.usage IS NOT NULL ORDER BY g.id DESC LIMIT 1) said ON true
+ORDER BY path.depth DESC"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`seconds` from the beginning of the reading to the first token; None while no speed is known."""
+
+    tokens: int
+    seconds: Estimate | None
+
+
+class _Turn(NamedTuple):
+    """Of the prompt: what one side said."""
+
+    bytes: int
+    tokens: int | None  # of the prompt up to its end, where that was counted
+
+
+def of_edit(where: Conversation, question: Message, same: int, characters: int | None) -> Cost:
+    """What an edit of `question` makes the model read, be it `characters` long (None: as long as it is).
+
+    `same`: how many characters at its beginning stay as they are. Raises NotAQuestion.
+    """
+    if question.role != Message.Role.USER:
+        raise errors.NotAQuestion
+    asked = history.prompt(where, question.pk)
+    turns = _turns(where, question)
+    upto = [0.0, *_upto(turns)]
+    length = len(question.text)
+    wanted = length if characters is None else characters
+    # Of a short one most is what the template writes around it.
+    measure = (upto[-1] - upto[-2], length) if length >= LONG else (upto[-1], sum(turn.bytes for turn in turns))
+    each = measure[0] / measure[1]
+    known = _in_cache(where, asked)
+    found = upto[-2] + each * min(same, wanted, length) if known == len(asked) else upto[known]
+    tokens = max(1, round(upto[-1] + each * (wanted - length) - found))
+    return Cost(tokens, estimate.reading(where.model, tokens))
+
+
+def _in_cache(where: Conversation, asked: Sequence[dict[str, str]]) -> int:
+    """How many of the first turns of the prompt the slot would find again."""
+    resident = residency.of(where.pk)
+    return Outline.read(resident.outline).holds(asked) if resident else 0
+
+
+def _turns(where: Conversation, question: Message) -> list[_Turn]:
+    """One for each turn that `history.prompt` makes of the path to `question`."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNTED, [question.pk])
+        messages = cursor.fetchall()
+    system = len(where.system_prompt.encode())
+    turns, last = [_Turn(system, None)] if system else [], ""
+    for role, size, tokens in messages:
+        if not size:
+            continue
+        if role == last:
+            turns[-1] = _Turn(turns[-1].bytes + size, tokens or turns[-1].tokens)
+        else:
+            turns.append(_Turn(size, tokens))
+        last = role
+    return turns
+
+
+def _upto(turns: Sequence[_Turn]) -> list[float]:
+    """Tokens of the prompt up to the end of each turn."""
+    sizes = list(accumulate(turn.bytes for turn in turns))
+    counted = [(turn.tokens, size) for turn, size in zip(turns, sizes, strict=True) if turn.tokens]
+    each = counted[-1][0] / counted[-1][1] if counted else 1 / BYTES_PER_TOKEN
+    found: list[float] = []
+    for turn in turns:
+        before = found[-1] if found else 0.0
+        found.append(max(before, turn.tokens or before + turn.bytes * each))
+    return found
