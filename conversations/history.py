@@ -155,7 +155,7 @@ def begun(question: Message, generation: Generation) -> tuple[MessageView, Messa
 
 def _alone(message: Message, generation: GenerationView | None) -> MessageView:
     return MessageView(
-        message.pk, message.parent_id, message.role, message.text, "", message.created_at, [message.pk], generation
+        message.pk, message.parent_id, message.role, message.text, "", message.created_at, [message.pk], generation, []
     )
 
 
