@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
@@ -17,13 +18,15 @@ SELECT g.conversation_id, g.message_id, g.attempt,
        length(m.text) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 0), 0),
        length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0),
        before.id IS NOT NULL, (before.usage->>'prompt_tokens')::integer
-FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
+FROM {generations} g JOIN conversations_message m ON m.id = g.message_id
 LEFT JOIN conversations_chunk k ON k.generation_id = g.id
 LEFT JOIN LATERAL (
   SELECT b.id, b.usage FROM conversations_generation b
   WHERE b.conversation_id = g.conversation_id AND b.started_at IS NOT NULL AND b.id <> g.id AND NOT b.imported
   ORDER BY b.id DESC LIMIT 1) before ON true
-WHERE g.id = %(generation)s GROUP BY g.id, m.id, before.id, before.usage"""
+WHERE g.id = %(generation)s
+GROUP BY g.id, g.conversation_id, g.message_id, g.attempt, g.started_at, g.queued_at, m.id, before.id, before.usage"""
+_READ = _SO_FAR.format(generations="conversations_generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,26 @@ class Claim:
     queue_ms: int
     replay_cause: str | None
     prompt_before: int | None  # model tokens of the prompt of the conversation's newest turn before
+    others_wait: bool = True  # or may do so
 
 
 def read(grant: Grant, generation: uuid.UUID) -> Claim:
     """What the holder of `grant` has to go on from. One query: everybody else's claim waits for it."""
     with connection.cursor() as cursor:
-        cursor.execute(_SO_FAR, {"generation": generation, "stream": grant.stream_id})
+        cursor.execute(_READ, {"generation": generation, "stream": grant.stream_id})
+        return _claim(grant, generation, cursor.fetchone())
+
+
+def begin(grant: Grant, generation: uuid.UUID, moved: str) -> Claim | None:
+    """The same in the statement that begins it: its beginning is `moved`, the CTE `begun`; None if nothing was."""
+    about: dict[str, Any] = {"generation": generation, "stream": grant.stream_id, "fence": grant.fence}
+    with connection.cursor() as cursor:
+        cursor.execute(moved + _SO_FAR.format(generations="begun"), about)
         row = cursor.fetchone()
+    return _claim(grant, generation, row) if row else None
+
+
+def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:
     conversation, message, attempt, queue_ms, seq, tokens, *stream, text_length, reasoning_length, before, prompt = row
     began = attempt > 1 or before or seq > 0
     return Claim(

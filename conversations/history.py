@@ -57,6 +57,11 @@ LEFT JOIN LATERAL (
   WHERE path.depth = 1 AND g.message_id = path.id) k ON true
 ORDER BY path.depth DESC"""
 
+_ASKED = """
+SELECT coalesce(g.params, c.params), coalesce(g.system_prompt, c.system_prompt)
+FROM conversations_generation g JOIN conversations_conversation c ON c.id = g.conversation_id
+WHERE g.id = %(generation)s"""
+
 _PROGRESS = """
 SELECT g.id, g.conversation_id, g.status, coalesce(k.seq, g.seq)
 FROM conversations_generation g
@@ -155,8 +160,9 @@ def begun(question: Message, generation: Generation) -> tuple[MessageView, Messa
 
 def _alone(message: Message, generation: GenerationView | None) -> MessageView:
     return MessageView(
-        message.pk, message.parent_id, message.role, message.text, "", message.created_at, [message.pk], generation, []
-    )
+        id=message.pk, parent=message.parent_id, role=message.role, text=message.text, reasoning="",
+        created_at=message.created_at, versions=[message.pk], generation=generation, notes=[],
+    )  # fmt: skip
 
 
 def generation(found: Generation) -> GenerationView:
@@ -177,16 +183,25 @@ def snapshot(conversation: Conversation) -> tuple[list[MessageView], bool]:
     return messages, bool(messages and messages[0].parent)
 
 
-def prompt(conversation: Conversation, answer: uuid.UUID, system_prompt: str | None = None) -> list[dict[str, str]]:
-    """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
+def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
+    """Parameters and system prompt it was asked for with, else its conversation's; None when it is gone.
 
-    `system_prompt`: that which the answer was asked for with; None: the conversation's present one.
+    Whoever goes on with an answer makes it as it was begun.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_ASKED, {"generation": generation})
+        row = cursor.fetchone()
+    return (_json(row[0]), row[1]) if row else None
+
+
+def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") -> list[dict[str, str]]:
+    """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
 
     Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
     llama-server, and many templates raise on two questions in a row.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_PROMPT, {"conversation": conversation.pk, "answer": answer})
+        cursor.execute(_PROMPT, {"conversation": conversation, "answer": answer})
         messages = cursor.fetchall()
     turns: list[dict[str, str]] = []
     for is_answer, role, text, reasoning in messages:
@@ -198,8 +213,8 @@ def prompt(conversation: Conversation, answer: uuid.UUID, system_prompt: str | N
             turns.append({"role": role, "content": text})
             if is_answer and reasoning:
                 turns[-1]["reasoning_content"] = reasoning
-    if system := conversation.system_prompt if system_prompt is None else system_prompt:
-        turns.insert(0, {"role": "system", "content": system})
+    if system_prompt:
+        turns.insert(0, {"role": "system", "content": system_prompt})
     return turns
 
 

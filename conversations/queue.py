@@ -29,10 +29,6 @@ WHERE (model = '' OR model IN (SELECT model FROM slots_server WHERE id = ANY(%(s
   AND (began OR share <= %(share)s)
 ORDER BY position LIMIT %(most)s"""
 
-_SERVED = """
-INSERT INTO conversations_person (user_id, served_at) VALUES (%s, statement_timestamp())
-ON CONFLICT (user_id) DO UPDATE SET served_at = excluded.served_at"""
-
 
 def admit(person: int) -> None:
     """Let one more of `person` wait, until the end of the transaction, in which it is queued.
@@ -62,12 +58,6 @@ def heads(servers: Sequence[int], most: int) -> list[Waiting]:
     """The first `most` that one of `servers` may serve now, in order."""
     about = {"servers": list(servers), "share": settings.QUEUE_RUNNING_PER_PERSON, "most": most}
     return list(Waiting.objects.raw(_HEADS, about))
-
-
-def served(person: int) -> None:
-    """A turn of `person` begins: the others have theirs first now."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SERVED, [person])
 
 
 def rested(head: Waiting, servers: Sequence[int]) -> list[int]:

@@ -40,7 +40,7 @@ from conversations.models import Conversation, Generation, Message, Waiting
 from conversations.places import Place
 from conversations.wishes import Wish
 from slots import isolation, leases
-from slots.grants import LeaseLost
+from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
 from slots.models import Slot
 
@@ -56,10 +56,15 @@ WITH untold AS (
 UPDATE conversations_generation g SET estimated_at = statement_timestamp(), estimate_low = low, estimate_high = high
 FROM untold WHERE g.id = untold.id"""
 
+# Whose person the others have their turns before, from now on.
 _RUN = """
-UPDATE conversations_generation SET status = 'running', fence = %s, attempt = attempt + 1,
-                                    started_at = coalesce(started_at, statement_timestamp())
-WHERE id = %s AND status = 'queued' AND stop_asked_at IS NULL"""
+WITH begun AS (
+  UPDATE conversations_generation SET status = 'running', fence = %(fence)s, attempt = attempt + 1,
+                                      started_at = coalesce(started_at, statement_timestamp())
+  WHERE id = %(generation)s AND status = 'queued' AND stop_asked_at IS NULL RETURNING *),
+served AS (
+  INSERT INTO conversations_person (user_id, served_at) SELECT owner_id, statement_timestamp() FROM begun
+  ON CONFLICT (user_id) DO UPDATE SET served_at = excluded.served_at)"""
 
 
 class Gone(Exception):
@@ -180,18 +185,15 @@ def stop_all(conversation: uuid.UUID) -> None:
 
 def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     """Start the first waiting generation that a slot of `servers` can be had for; None when there is none."""
-    with transaction.atomic():
-        queue.lock()
-        full: set[str] = set()
-        for head in queue.heads(servers, HEADS):
-            if head.model not in full:
-                try:
-                    return _start(head, worker, servers)
-                except _NoSlot:
-                    full.add(head.model)
-                except _NotNow:
-                    continue
-    return None
+    stopped: set[uuid.UUID] = set()
+    while True:
+        try:
+            with transaction.atomic():
+                queue.lock()
+                heads = [head for head in queue.heads(servers, HEADS) if head.pk not in stopped]
+                return _first_of(heads, worker, servers)
+        except _Stopped as gone:  # all of it is rolled back, so the slot is what it was
+            stopped.add(gone.generation)
 
 
 def take_overs(worker: uuid.UUID, servers: Sequence[int]) -> list[Claim]:
@@ -309,12 +311,12 @@ def _stop(locked: Generation) -> None:
     wake()
 
 
-class _NoSlot(Exception):
-    pass
+class _Stopped(Exception):
+    """Its person ended it this moment."""
 
-
-class _NotNow(Exception):
-    """A reason of its own: others may go first."""
+    def __init__(self, generation: uuid.UUID) -> None:
+        super().__init__(f"generation={generation}")
+        self.generation = generation
 
 
 def _begin(wish: Wish, ask: Callable[[Conversation], Message]) -> Turn:
@@ -375,21 +377,25 @@ def _queue(wish: Wish, where: Conversation, answer: Message) -> Turn:
     return Turn(answer.parent, generation, created=True)
 
 
-def _start(head: Waiting, worker: uuid.UUID, servers: Sequence[int]) -> Claim:
-    """In a savepoint of its own: a generation cancelled this moment gives its slot back by rolling back."""
-    with transaction.atomic():
+def _first_of(heads: list[Waiting], worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
+    full: set[str] = set()
+    for head in heads:
+        if head.model in full:
+            continue
         rested = queue.rested(head, servers)
         grant = leases.acquire(head.conversation_id, worker, rested, head.model) if rested else None
-        if grant is None:
-            # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
-            own_reason = len(rested) < len(servers) or leases.holds(head.conversation_id)
-            raise _NotNow if own_reason else _NoSlot
-        with connection.cursor() as cursor:
-            cursor.execute(_RUN, [grant.fence, head.pk])
-            if not cursor.rowcount:
-                raise _NotNow
-        queue.served(head.owner_id)
-        return claims.read(grant, head.pk)
+        if grant:
+            return replace(_start(head, grant), others_wait=len(heads) > 1)
+        # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
+        if len(rested) == len(servers) and not leases.holds(head.conversation_id):
+            full.add(head.model)
+    return None
+
+
+def _start(head: Waiting, grant: Grant) -> Claim:
+    if claim := claims.begin(grant, head.pk, _RUN):
+        return claim
+    raise _Stopped(head.pk)
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:

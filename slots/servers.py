@@ -82,6 +82,11 @@ def register() -> None:
     Server.objects.filter(url__in=urls, state=Server.State.RETIRED).update(state=Server.State.UNKNOWN)
 
 
+def get(pk: int) -> Server:
+    """The server that a lease is on. As SQL: Django takes longer to write this query than Postgres to answer it."""
+    return Server.objects.raw("SELECT * FROM slots_server WHERE id = %s", [pk])[0]
+
+
 def client_of(server: Server) -> LlamaServer:
     return LlamaServer(server.url, server.api_key)
 

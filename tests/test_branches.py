@@ -90,7 +90,7 @@ def test_the_model_is_sent_the_branch_that_is_shown(alice: Person, where: Conver
     edit(alice, first.parent_id, "Other one")
     other = written("Other answer")
     where.refresh_from_db()
-    assert [turn["content"] for turn in history.prompt(where, other.pk)] == ["Other one", "Other answer"]
+    assert [turn["content"] for turn in history.prompt(where.pk, other.pk)] == ["Other one", "Other answer"]
 
 
 def test_every_device_is_shown_the_version_that_was_chosen(alice: Person, where: Conversation) -> None:

@@ -74,7 +74,7 @@ def test_what_ended_too_early_is_gone_on_with_in_the_same_message(
     where.refresh_from_db()
     assert where.leaf_id == first.message_id
     key = "reasoning_content" if part else "content"
-    assert history.prompt(where, first.message_id)[-1][key] == text
+    assert history.prompt(where.pk, first.message_id)[-1][key] == text
     claim = worker.claimed()
     assert (claim.text_length, claim.reasoning_length)[part] == len(text)
     factories.wrote(claim, " and on", part=part)

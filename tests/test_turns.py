@@ -356,12 +356,12 @@ def test_the_model_is_sent_the_path_and_never_an_empty_answer() -> None:
     leases.release(claim.grant, 1, 1)
     second = factories.running(where, server)
     where.refresh_from_db()
-    assert history.prompt(where, second.message) == [
+    assert history.prompt(where.pk, second.message, where.system_prompt) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "How do steam engines work?\n\nHow do steam engines work?"},
     ]
     factories.wrote(second, "Steam ")
-    assert history.prompt(where, second.message)[-1] == {"role": "assistant", "content": "Steam "}
+    assert history.prompt(where.pk, second.message)[-1] == {"role": "assistant", "content": "Steam "}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import Error, connection
 
-from conversations import events, queue, turns
+from conversations import events, turns
 from conversations.claims import Claim
 from conversations.worker.running import ended
 from conversations.worker.teller import Teller
@@ -58,8 +58,8 @@ class Dispatcher:
         reachable = self._watch.reachable
         while reachable and not self._stopped.is_set() and (claimed := turns.claim(self._worker, reachable)):
             self._begin(claimed)
-            if not queue.somebody_waits():
-                break
+            if not claimed.others_wait:
+                break  # whoever comes now sends a hint
 
     def _tidy(self) -> None:
         for conversation, generation in turns.rescue():

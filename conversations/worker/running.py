@@ -89,7 +89,7 @@ class Run:
             connection.close()
 
     def _answer(self) -> None:
-        server = persist(lambda: Server.objects.get(pk=self.claim.grant.server))
+        server = persist(lambda: servers.get(self.claim.grant.server))
         self._switches = server.switches
         self._cache = Cache(self.claim, server)
         self._passage = Passage(server, self._writer, self._writing)
@@ -173,13 +173,11 @@ class Run:
         return client.post(body, self.claim.grant.stream_id)
 
     def _question(self) -> tuple[dict[str, Any], list[dict[str, str]]]:
-        """With what it was asked for with: whoever goes on with an answer makes it as it was begun."""
-        mine = Generation.objects.select_related("conversation").filter(pk=self.claim.generation).first()
-        if mine is None:
+        asked = history.asked(self.claim.generation)
+        if asked is None:
             raise Gone(f"generation={self.claim.generation}")
-        where = mine.conversation
-        params = where.params if mine.params is None else mine.params
-        return params, history.prompt(where, self.claim.message, mine.system_prompt)
+        params, system_prompt = asked
+        return params, history.prompt(self.claim.conversation, self.claim.message, system_prompt)
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:
