@@ -64,7 +64,7 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
     """
     if question.role != Message.Role.USER:
         raise errors.NotAQuestion
-    asked = history.prompt(where, question.pk)
+    asked = history.prompt(where.pk, question.pk, where.system_prompt)
     turns = _turns(where, question)
     upto = [0.0, *_upto(turns)]
     length = len(question.text)
