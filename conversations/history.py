@@ -197,12 +197,26 @@ def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
 def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") -> list[dict[str, str]]:
     """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
 
-    Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
-    llama-server, and many templates raise on two questions in a row.
+    The same messages are sent in the same bytes with every turn, whatever came after them: what is in the cache is
+    found again. So thoughts go back too, all of them always: which a model sees again is for its template to say. Those
+    that write them, as for models that think between tools, find them in the cache; those that leave them out do so
+    whether they are sent or not.
     """
     with connection.cursor() as cursor:
         cursor.execute(_PROMPT, {"conversation": conversation, "answer": answer})
         messages = cursor.fetchall()
+    turns = told(messages)
+    if system_prompt:
+        turns.insert(0, {"role": "system", "content": system_prompt})
+    return turns
+
+
+def told(messages: Iterable[tuple[bool, str, str, str]]) -> list[dict[str, str]]:
+    """Messages as a model is sent them, from (whether it is the answer to be written, role, text, reasoning).
+
+    Answers without text are left out, and the questions on both sides joined: an empty answer breaks the template of
+    llama-server, and many templates raise on two questions in a row.
+    """
     turns: list[dict[str, str]] = []
     for is_answer, role, text, reasoning in messages:
         if not text and not (is_answer and reasoning):
@@ -210,12 +224,14 @@ def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") 
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += f"\n\n{text}"
         else:
-            turns.append({"role": role, "content": text})
-            if is_answer and reasoning:
-                turns[-1]["reasoning_content"] = reasoning
-    if system_prompt:
-        turns.insert(0, {"role": "system", "content": system_prompt})
+            turns.append(answered(text, reasoning) if role == "assistant" else {"role": role, "content": text})
     return turns
+
+
+def answered(text: str, reasoning: str) -> dict[str, str]:
+    """An answer as a model is sent it."""
+    thought = {"reasoning_content": reasoning} if reasoning else {}
+    return {"role": "assistant", "content": text, **thought}
 
 
 def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:

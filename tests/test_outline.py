@@ -9,8 +9,8 @@ FIRST, LAST, OTHER = ({"role": "user", "content": words} for words in ("One?", "
 SAID, AGAIN = ({"role": "assistant", "content": words} for words in ("A long first answer.", "A second answer."))
 HELD = 260  # 100 tokens up to the first question, 180 up to the second, 80 of the second answer
 
-FIRST_TURN = Outline().followed_by([SYSTEM, FIRST], SAID["content"], 100, 150)
-SECOND_TURN = FIRST_TURN.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN["content"], 180, HELD)
+FIRST_TURN = Outline().followed_by([SYSTEM, FIRST], SAID, 100, 150)
+SECOND_TURN = FIRST_TURN.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN, 180, HELD)
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,11 @@ SECOND_TURN = FIRST_TURN.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN["content
         ([SYSTEM, FIRST, SAID, OTHER], 150, None),  # the last question in other words
         ([SYSTEM, FIRST, SAID, OTHER, AGAIN, LAST], 150, "branch"),  # back to what went on from another question
         ([SYSTEM, FIRST, SAID, OTHER, AGAIN, LAST], 10, "cache_lost"),
-        ([SYSTEM | {"content": "Be verbose."}, FIRST, SAID, LAST, AGAIN, OTHER], 4, "branch"),
-        ([FIRST], 0, None),  # nothing of it was ever read
+        ([SYSTEM | {"content": "Be verbose."}, FIRST, SAID, LAST, AGAIN, OTHER], 4, "settings"),
+        ([SYSTEM | {"content": "Be verbose."}, FIRST, SAID, LAST], 4, "settings"),
+        ([FIRST, SAID, LAST, AGAIN, OTHER], 4, "settings"),  # it was taken away
+        ([SYSTEM, FIRST, SAID | {"reasoning_content": "Hm."}, LAST, AGAIN, OTHER], 110, "branch"),  # another answer
+        ([FIRST], 0, "settings"),
     ],
 )
 def test_what_is_read_again_has_its_cause(asked: Messages, cache: int, cause: str | None) -> None:
@@ -38,7 +41,7 @@ def test_what_is_read_again_has_its_cause(asked: Messages, cache: int, cause: st
 
 
 def test_of_a_prompt_that_was_not_read_to_its_end_only_that_part_is_expected() -> None:
-    stopped = Outline().followed_by([SYSTEM, FIRST], "", 100, 64)
+    stopped = Outline().followed_by([SYSTEM, FIRST], SAID | {"content": ""}, 100, 64)
     joined = {"role": "user", "content": f"{FIRST['content']}\n\n{LAST['content']}"}
     assert stopped.cause([SYSTEM, joined], 64, 64) is None
     assert stopped.cause([SYSTEM, FIRST], 64, 64) is None
@@ -47,9 +50,20 @@ def test_of_a_prompt_that_was_not_read_to_its_end_only_that_part_is_expected() -
 
 def test_an_answer_that_is_gone_on_with_belongs_to_the_same_prompt() -> None:
     part = {"role": "assistant", "content": "A long"}
-    continued = Outline().followed_by([SYSTEM, FIRST, part], SAID["content"], 110, 150)
+    continued = Outline().followed_by([SYSTEM, FIRST, part], SAID, 110, 150)
     assert (continued.prompt[-1][0], continued.answer) == (FIRST_TURN.prompt[-1][0], FIRST_TURN.answer)
 
 
 def test_without_a_note_nothing_is_said() -> None:
     assert Outline.read(None).cause([FIRST, SAID, LAST], 0, 100) is None
+
+
+def test_what_the_template_is_told_beside_the_messages_is_a_setting_where_it_writes_it_at_the_beginning() -> None:
+    asked = [SYSTEM, FIRST, SAID, LAST, AGAIN, OTHER]
+    assert SECOND_TURN.cause(asked, HELD, HELD, {"enable_thinking": False}) is None
+    assert SECOND_TURN.cause(asked, 8, HELD, {"reasoning_effort": "high"}) == "settings"
+    told = FIRST_TURN.followed_by(asked[:4], AGAIN, 180, HELD, {"reasoning_effort": "high"})
+    assert told.cause(asked, 8, HELD, {"reasoning_effort": "high"}) == "cache_lost"
+    assert told.cause(asked, 8, HELD) == "settings"
+    before = Outline.read({"prompt": SECOND_TURN.prompt, "answer": SECOND_TURN.answer})  # from before it was noted
+    assert before.cause(asked, 8, HELD, {"reasoning_effort": "high"}) == "cache_lost"

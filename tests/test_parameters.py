@@ -129,8 +129,9 @@ def test_without_a_server_nobody_thinks(api: Api) -> None:
 def test_what_is_asked_of_a_server_is_what_was_set_and_nothing_else() -> None:
     question = [{"role": "user", "content": "Hi"}]
     always = {"messages", "stream", "stream_options", "return_progress", "id_slot", "max_tokens"}
-    assert set(asking.body(question, {}, 0, 1, reuse=True, switches=())) == always
-    body = asking.body(question, ALL, 10, 1, reuse=True, switches=("enable_thinking",))
+    assert set(asking.body(question, {}, 0, 1, reuse=True, decided={})) == always
+    decided = asking.decided(ALL, ["enable_thinking"])
+    body = asking.body(question, ALL, 10, 1, reuse=True, decided=decided)
     assert {name: body[name] for name in ALL if name in body} == {
         **{name: value for name, value in ALL.items() if name != "thinking"}, "max_tokens": 54,
     }  # fmt: skip
@@ -144,18 +145,17 @@ def test_what_is_asked_of_a_server_is_what_was_set_and_nothing_else() -> None:
         ("on", ["enable_thinking"], {"enable_thinking": True}),
         ("high", ["reasoning_effort"], {"reasoning_effort": "high"}),
         ("low", ["enable_thinking", "reasoning_effort"], {"enable_thinking": True, "reasoning_effort": "low"}),
-        ("off", ["reasoning_effort"], None),  # its model changed since
-        ("on", [], None),
+        ("off", ["reasoning_effort"], {}),  # its model changed since
+        ("on", [], {}),
         (None, ["enable_thinking", "preserve_thinking"], {"preserve_thinking": True}),
         (None, ["clear_thinking"], {"clear_thinking": False}),
     ],
 )
 def test_a_template_is_told_only_what_it_asks_for(
-    thinking: str | None, switches: list[str], decided: dict[str, Any] | None
+    thinking: str | None, switches: list[str], decided: dict[str, Any]
 ) -> None:
     params = {"thinking": thinking} if thinking else {}
-    body = asking.body([{"role": "user", "content": "Hi"}], params, 0, 0, reuse=True, switches=switches)
-    assert body.get("chat_template_kwargs") == decided
+    assert asking.decided(params, switches) == decided
 
 
 def test_an_answer_keeps_what_it_was_asked_for_with(api: Api) -> None:

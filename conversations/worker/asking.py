@@ -17,12 +17,9 @@ def body(
     tokens_before: int,
     id_slot: int,
     reuse: bool,
-    switches: Collection[str] = (),
+    decided: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The request for one answer; it always names its slot, and `reuse` of the cache is what it begins with.
-
-    `switches` are those of the server's chat template.
-    """
+    """The request for one answer; it always names its slot, and `reuse` of the cache is what it begins with."""
     most = params.get("max_tokens", DEFAULT_MAX_TOKENS)
     request: dict[str, Any] = {
         "messages": messages,
@@ -35,19 +32,20 @@ def body(
     }
     if not reuse:
         request["cache_prompt"] = False
-    if decided := _decided(params.get(THINKING.name), switches):
-        request["chat_template_kwargs"] = decided
+    if decided:
+        request["chat_template_kwargs"] = dict(decided)
     if messages and messages[-1]["role"] == "assistant":
         request["add_generation_prompt"] = False
         request["continue_final_message"] = True if messages[-1]["content"] else "reasoning_content"
     return request
 
 
-def _decided(thinking: str | None, switches: Collection[str]) -> dict[str, Any]:
-    """What is decided of that which the template lets a request decide."""
-    decided: dict[str, Any] = {name: keep for name, keep in KEEPS_THOUGHTS.items() if name in switches}
+def decided(params: Mapping[str, Any], switches: Collection[str]) -> dict[str, Any]:
+    """What is decided of that which a server's chat template lets a request decide, its `switches`."""
+    thinking = params.get(THINKING.name)
+    said: dict[str, Any] = {name: keep for name, keep in KEEPS_THOUGHTS.items() if name in switches}
     if thinking and ENABLE_THINKING in switches:
-        decided[ENABLE_THINKING] = thinking != "off"
+        said[ENABLE_THINKING] = thinking != "off"
     if thinking in EFFORTS and REASONING_EFFORT in switches:
-        decided[REASONING_EFFORT] = thinking
-    return decided
+        said[REASONING_EFFORT] = thinking
+    return said

@@ -5,9 +5,11 @@ template writes anything otherwise. So it is known what must be found again, and
 """
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Self
 
 # Tokens with which a template opens an answer, and which it may write otherwise in history (3 in ChatML, 8 with an
@@ -15,51 +17,67 @@ from typing import Any, Self
 OPENING = 16
 SMALL = 32  # tokens of an answer that are read again without a word about it
 
-Messages = Sequence[dict[str, str]]
+Message = Mapping[str, str]
+Messages = Sequence[Message]
+Decided = Mapping[str, Any]  # of what the template lets a request decide
+NOTHING: Decided = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """`prompt`: (digest, tokens of the prompt that ended there) of each message; `answer`: what followed it."""
+    """`prompt`: (digest, tokens of the prompt that ended there) of each message; `answer`: what followed it.
+
+    `settings`: of what a person set that prompts are written by. None: not known.
+    """
 
     prompt: tuple[tuple[str, int | None], ...] = ()
     answer: str | None = None
+    settings: str | None = None
 
     @classmethod
     def read(cls, noted: Any) -> Self:
         """From what `noted` made."""
         if not noted:
             return cls()
-        return cls(tuple((digest, tokens) for digest, tokens in noted["prompt"]), noted["answer"])
+        prompt = tuple((digest, tokens) for digest, tokens in noted["prompt"])
+        return cls(prompt, noted["answer"], noted.get("settings"))
 
     def noted(self) -> dict[str, Any]:
-        return {"prompt": self.prompt, "answer": self.answer}
+        return {"prompt": self.prompt, "answer": self.answer, "settings": self.settings}
 
-    def followed_by(self, asked: Messages, answer: str, prompt_tokens: int | None, held: int) -> Self:
+    def followed_by(
+        self, asked: Messages, answer: Message, prompt_tokens: int | None, held: int, decided: Decided = NOTHING
+    ) -> Self:
         """After `asked` was answered, `held` tokens in the cache; `prompt_tokens` None where they are not known.
 
-        Those of a continuation have the answer so far in them, and tell nothing of where it began.
+        Those of a continuation have the answer so far in them, and tell nothing of where it began. `decided` is what
+        the template was told beside the messages.
         """
         questions = _questions(asked)
         known = self._common(questions)
         before = [tokens for _, tokens in self.prompt[:known]] + [None] * (len(questions) - known)
         if before and prompt_tokens is not None and len(questions) == len(asked):
             before[-1] = min(prompt_tokens, held)
-        return type(self)(tuple(zip(map(_digest, questions), before, strict=True)), _answer(answer))
+        prompt = tuple(zip(map(_digest, questions), before, strict=True))
+        return type(self)(prompt, _digest(answer) if answer["content"] else None, _settings(asked, decided))
 
-    def cause(self, asked: Messages, cache: int, held: int) -> str | None:
+    def cause(self, asked: Messages, cache: int, held: int, decided: Decided = NOTHING) -> str | None:
         """Why no more than `cache` of the `held` tokens were found again for `asked`; None when that is as it must be.
 
-        `cache_lost`: the server has less than both prompts begin with. `template`: the last answer is written otherwise
-        in history, from its beginning. `branch`: messages are read again that came after another message than the one
-        in the cache. None also where the model chose tokens that its tokenizer does not: answers are read again as
-        text, so the cache ends there (one of five of 150 tokens, SmolLM2 at temperature 0.8).
+        `cache_lost`: the server has less than both prompts begin with; `settings`: another system prompt was set, or
+        something else that the template writes before them. `template`: the last answer is written otherwise in
+        history, from its beginning. `branch`: messages are read again that came after another message than the one in
+        the cache. None also where the model chose tokens that its tokenizer does not: answers are read again as text,
+        so the cache ends there (one of five of 150 tokens, SmolLM2 at temperature 0.8).
         """
         if not self.prompt:
             return None
+        changed = self.settings not in (None, _settings(asked, decided))
         asked, known = _questions(asked), self._common(asked)
+        if changed and not known:
+            return "settings"
         if cache < max((tokens or 0 for _, tokens in self.prompt[:known]), default=0) - OPENING:
-            return "cache_lost"
+            return "settings" if changed else "cache_lost"
         following = asked[known:]
         if known == len(self.prompt) and following and _digest(following[0]) == self.answer:
             begins = self.prompt[-1][1]
@@ -82,10 +100,15 @@ def _questions(asked: Messages) -> Messages:
     return asked[:-1] if asked and asked[-1]["role"] == "assistant" else asked
 
 
-def _answer(text: str) -> str | None:
-    return _digest({"role": "assistant", "content": text}) if text else None
+def _digest(message: Message) -> str:
+    thought = f"\0{message['reasoning_content']}" if message.get("reasoning_content") else ""
+    return _of(f"{message['role']}\0{message['content']}{thought}")
 
 
-def _digest(message: dict[str, str]) -> str:
-    said = f"{message['role']}\0{message['content']}".encode()
-    return hashlib.blake2b(said, digest_size=8).hexdigest()
+def _settings(asked: Messages, decided: Decided) -> str:
+    system = asked[0]["content"] if asked and asked[0]["role"] == "system" else ""
+    return _of(json.dumps([system, dict(decided)], sort_keys=True))
+
+
+def _of(said: str) -> str:
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()

@@ -161,11 +161,12 @@ class Run:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         self._cause = self._cache.replay_cause
         params, asked = persist(self._question)
-        self._cache.asks(asked)
+        decided = asking.decided(params, self._switches)
+        self._cache.asks(asked, decided)
         messages = self._passage.sent(asked)
         self._figures.begin(messages)
         before, id_slot = self._figures.tokens_before, self.claim.grant.id_slot
-        body = asking.body(messages, params, before, id_slot, reuse, self._switches)
+        body = asking.body(messages, params, before, id_slot, reuse, decided)
         persist(self._held.confirm)
         self._client = client
         if self._stopping.is_set():
@@ -222,8 +223,11 @@ class Run:
             self._watch.doubt(grant.server)
             self._give_back_slot()
             return
-        answer = persist(lambda: Message.objects.values_list("text", flat=True).filter(pk=self.claim.message).first())
-        known, outline = self._cache.after(figures, answer or "", self._figures.prompt_tokens)
+        written = persist(
+            lambda: Message.objects.values_list("text", "reasoning").filter(pk=self.claim.message).first()
+        )
+        answer = history.answered(*(written or ("", "")))
+        known, outline = self._cache.after(figures, answer, self._figures.prompt_tokens)
         self._renewal.let_go(self._held)
         persist(lambda: leases.release(grant, *known, outline.noted()))
         persist(turns.wake)

@@ -13,7 +13,7 @@ tells no progress is not judged.
 import logging
 
 from conversations.claims import Claim
-from conversations.worker.outline import OPENING, Messages, Outline
+from conversations.worker.outline import OPENING, Decided, Message, Messages, Outline
 from conversations.worker.storage import persist
 from slots import foreign, servers
 from slots.client import LlamaServer
@@ -37,6 +37,7 @@ class Cache:
         # Unless this worker finds out more: a cold slot was told to reuse nothing.
         self._bound = None if self._grant.warm or self._grant.parks_in_ram else 0
         self._asked: Messages = ()
+        self._decided: Decided = {}
         self.began = claim.stream_bytes > 0  # the server is at it: the slot holds this request's tokens
         self._judged = False
 
@@ -63,8 +64,9 @@ class Cache:
         self._bound = self._most(reuse)
         return reuse
 
-    def asks(self, messages: Messages) -> None:
-        self._asked = messages
+    def asks(self, messages: Messages, decided: Decided) -> None:
+        """What is about to be asked; `decided` is what the template is told beside it."""
+        self._asked, self._decided = messages, decided
 
     def judge(self, progress: dict[str, int]) -> None:
         """By the first progress event, before anything that follows is stored. Raises IsolationBroken."""
@@ -76,11 +78,11 @@ class Cache:
         if bound is not None and cache > bound:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
         if self._ours and not self.replay_cause:
-            self.replay_cause = self._outline.cause(self._asked, cache, self._grant.kv_tokens or 0)
+            self.replay_cause = self._outline.cause(self._asked, cache, self._grant.kv_tokens or 0, self._decided)
         elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
             self.replay_cause = None
 
-    def after(self, figures: Figures, answer: str, prompt_tokens: int | None) -> tuple[Figures, Outline]:
+    def after(self, figures: Figures, answer: Message, prompt_tokens: int | None) -> tuple[Figures, Outline]:
         """What may be recorded of the quiet slot that shows `figures`; nothing where it cannot be this turn's."""
         unknown: tuple[Figures, Outline] = ((None, None), Outline())
         if not self.began:  # it was refused, or not even sent: what was there still is
@@ -89,7 +91,7 @@ class Cache:
             if figures[1] is not None:
                 logger.error("slot=%s shows no new request: the server ran it elsewhere", self._grant.slot)
             return unknown
-        return figures, self._outline.followed_by(self._asked, answer, prompt_tokens, figures[0] or 0)
+        return figures, self._outline.followed_by(self._asked, answer, prompt_tokens, figures[0] or 0, self._decided)
 
     def _most(self, reuse: bool) -> int | None:
         """How many tokens the server can reuse of what is this conversation's own; None: nobody knows."""

@@ -79,7 +79,11 @@ def generation(body: Mapping[str, Any], script: Script, template: tokens.Templat
     run = Generation(
         id_slot=slot_number(body.get("id_slot", -1)),
         prompt=tokens.split(prompt),
-        answer=Answer(script, [{"role": "user", "content": raw}] if isinstance(raw, str) else body["messages"]),
+        answer=Answer(
+            script,
+            [{"role": "user", "content": raw}] if isinstance(raw, str) else body["messages"],
+            body.get("stop") or (),
+        ),
         script=script,
         said=len(tokens.split(partial)),
         max_tokens=limit if limit is None or limit >= 0 else None,

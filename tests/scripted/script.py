@@ -130,12 +130,20 @@ def word(seed: str, position: int) -> str:
     return _WORDS[int.from_bytes(digest[:4], "big") % len(_WORDS)]
 
 
+def before_any(stop: Sequence[str], said: list[str]) -> list[str]:
+    """What comes before the first of `stop`, of which nothing is sent."""
+    text = "".join(said)
+    ends = [text.index(word) for word in stop if word in text]
+    return tokens.split(text[: min(ends)]) if ends else said
+
+
 class Answer:
     """The tokens an answer consists of, by position; past its end (`ignore_eos`) it goes on with default words."""
 
-    def __init__(self, script: Script, messages: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, script: Script, messages: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> None:
         self._seed = last_user_text(messages)
         said = list(script.pieces) if script.pieces is not None else self._said(script, messages)
+        said = before_any(stop, said)
         thought = tokens.split(script.reasoning)
         self.pieces = [tokens.THINK, *thought, tokens.END_THINK, *said] if thought else said
 
