@@ -173,6 +173,23 @@ def test_cut_short(site: Site) -> None:
     picture(alice.page, "failed-midway")
 
 
+def test_edits(site: Site) -> None:
+    site.worker()
+    alice = site.person().say(f"[[prefill=80 text='It was read.']] {'Some words to read. ' * 60}")
+    alice.is_answered()
+    question = alice.questions.first
+    question.hover()
+    question.get_by_role("button", name="Edit").click()
+    question.get_by_role("textbox").fill("Please read: " + "some words to read. " * 60)
+    expect(question.get_by_role("status")).to_contain_text("re-reads")
+    picture(alice.page, "edit")
+    question.get_by_role("textbox").fill("x" * 200_001)
+    question.get_by_role("button", name="Send").click()
+    expect(question.get_by_role("alert")).to_be_visible()
+    question.get_by_role("textbox").fill("Please read: " + "some words to read. " * 60)
+    picture(alice.page, "edit-refused")
+
+
 def test_failed(site: Site) -> None:
     site.llama.script(Script(fault="400"))
     site.worker()

@@ -1,5 +1,7 @@
 """What was said can be said otherwise, what was answered asked for again, and every version be gone back to."""
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -7,6 +9,7 @@ from conversations.models import Message
 from tests.browser.chat import Chat
 from tests.browser.site import NARROW, Site, overflows
 from tests.fake_llama import Script
+from tests.web import LAN_NAME
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,11 +74,43 @@ def test_versions_of_an_answer_and_an_edit_on_a_telephone(site: Site) -> None:
     alice.is_answered()
 
 
-def test_an_edit_that_is_refused_is_not_lost(site: Site) -> None:
+@pytest.mark.parametrize("host", [LAN_NAME])
+def test_a_refused_edit_stays_in_its_editor_with_the_reason_also_through_a_reload(site: Site) -> None:
     site.worker()
     alice = site.person().say("First [[text='One.']]")
     alice.is_answered()
-    edits(alice, alice.questions.first, "x" * 200_001).press("Enter")
-    expect(alice.page.get_by_role("alert")).to_contain_text("200,000 are allowed")
-    assert alice.box.evaluate("box => box.value.length") == 200_001
-    expect(alice.questions.locator(".text")).to_have_text("First [[text='One.']]")
+    question = alice.questions.first
+    edits(alice, question, "x" * 200_001).press("Enter")
+    for _ in range(2):
+        expect(question.get_by_role("alert")).to_contain_text("200,000 are allowed")
+        assert question.get_by_role("textbox").evaluate("box => box.value.length") == 200_001
+        expect(alice.box).to_have_value("")
+        alice.page.reload()
+    question.get_by_role("textbox").fill("Other [[text='Two.']]")
+    alice.page.reload()
+    expect(question.get_by_role("textbox")).to_have_value("Other [[text='Two.']]")
+    alice.say("Meanwhile [[text='Three.']]").is_answered()
+    question.get_by_role("button", name="Send").click()
+    expect(alice.text).to_have_text("Two.")
+    alice.is_answered()
+    expect(alice.questions.get_by_role("group", name="Versions")).to_contain_text("2 of 2")
+    alice.page.reload()
+    expect(alice.text).to_have_text("Two.")
+    expect(alice.questions.get_by_role("textbox")).to_be_hidden()
+
+
+@pytest.mark.parametrize("host", [LAN_NAME])
+def test_an_edit_says_beforehand_what_it_costs_if_that_is_much(site: Site) -> None:
+    site.worker()
+    alice = site.person().say(f"[[prefill=80 text='Read.']] {'some words to read ' * 80}")
+    alice.is_answered()
+    question = alice.questions.first
+    question.hover()
+    question.get_by_role("button", name="Edit").click()
+    box, said = question.get_by_role("textbox"), question.get_by_role("status")
+    expect(said).to_be_empty()
+    box.press("Control+Home")
+    box.type("Please: ")
+    expect(said).to_have_text(re.compile(r"^This re-reads about \d+0 tokens, roughly \d+ to \d+ s\.$"))
+    box.press("Escape")
+    expect(question.get_by_role("button", name="Edit")).to_be_focused()

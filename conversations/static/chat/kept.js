@@ -16,9 +16,17 @@ export const drafts = {
   set: (conversation, text) => (text ? write(`draft:${conversation}`, text) : drop(`draft:${conversation}`)),
 };
 
+/** What stands in the editor of a message: `{text, sent, client_id}`, the latter two of when it was sent last. */
+export const edits = {
+  get: (message) => JSON.parse(read(`edit:${message}`) ?? "null"),
+  put: (message, kept) => write(`edit:${message}`, JSON.stringify(kept)),
+  drop: (message) => drop(`edit:${message}`),
+};
+
 /**
- * Messages on their way: `{client_id, conversation, text, at, tab, problem}` by `client_id`. One leaves when the server
- * says that it has it, or when its text goes back into the box.
+ * Messages on their way: `{client_id, conversation, text, at, tab, problem}` by `client_id`; one that is to stand in
+ * place of another has that as `edits`. One leaves when the server says that it has it, or when its text goes back into
+ * the box; an edit, also when its editor is closed.
  */
 export const outbox = {
   all: () => keys("out:").map((key) => JSON.parse(read(key))).sort((a, b) => a.at - b.at),

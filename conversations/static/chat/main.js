@@ -7,7 +7,7 @@ import { Conversation, isLive } from "./conversation.js";
 import { isPlain } from "./elements.js";
 import { sayNotice, showConnection, startDrawer, startMenus } from "./frame.js";
 import { uuid } from "./ids.js";
-import { forgetEverything, outbox, tab } from "./kept.js";
+import { edits, forgetEverything, outbox, tab } from "./kept.js";
 import { ConversationList } from "./list.js";
 import { Management } from "./manage.js";
 import { Messages } from "./messages.js";
@@ -30,7 +30,9 @@ let wanted = null; // the message of it that a search found and that is to be se
 const messages = new Messages($("#scroller"), $("#messages"), {
   regenerate: ({ id }) => wish(`messages/${id}/regenerate/`).catch(tell),
   goOn: ({ generation }) => wish(`generations/${generation.id}/continue/`).catch(refresh),
-  edit: (message, text) => send(text, message.parent),
+  edit,
+  unedit: ({ id }) => outbox.all().forEach((message) => message.edits === id && outbox.take(message.client_id)),
+  cost: ({ id }, planned) => call("GET", `messages/${id}/edit/?${new URLSearchParams(planned)}`),
   version: (id) => call("POST", `messages/${id}/show/`).then(subscribe).catch(tell),
   retry: (client_id) => retry(client_id),
   takeBack: (client_id) => takeBack(client_id, "", conversation.id),
@@ -72,6 +74,8 @@ const HANDLERS = {
   "conversation.updated": ({ conversation: changed }) => put(changed),
   "conversation.deleted": ({ conversation: id }) => gone(id),
   "message.created": (frame) => {
+    const mine = outbox.get(frame.client_id);
+    if (mine?.edits) edits.drop(mine.edits);
     outbox.take(frame.client_id);
     apply(frame);
   },
@@ -114,7 +118,7 @@ function arrived() {
 
 function refused({ code, detail, retryable, client_id, re }) {
   const message = outbox.get(client_id);
-  if (message && retryable) markUnsent(message, detail);
+  if (message && (retryable || (message.edits && code !== "not_found"))) markUnsent(message, detail);
   else if (message) takeBack(client_id, detail, code === "not_found" ? null : message.conversation);
   else if (re !== SUBSCRIBE) sayNotice(detail);
   else if (retryable) setTimeout(subscribe, RETRY_SUBSCRIBE);
@@ -123,10 +127,9 @@ function refused({ code, detail, retryable, client_id, re }) {
 
 // What the person does.
 
-/** `parent`, of a message that is said otherwise: the answer before it, null if there is none. */
-function send(text, parent) {
-  if (outbox.of(conversation.id).length) return false;
-  const message = { client_id: uuid(), conversation: conversation.id, text, parent, at: Date.now(), tab };
+function send(text) {
+  if (isSomethingOnItsWay()) return false;
+  const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now(), tab };
   if (conversation.id === null) message.preset = presets.take();
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
@@ -134,6 +137,25 @@ function send(text, parent) {
   showState();
   deliver(message);
   return true;
+}
+
+/** Says `text` in place of `message`. What was refused and is sent again unchanged keeps its client_id. */
+function edit({ id, parent }, text) {
+  const before = edits.get(id);
+  const client_id = before?.sent === text ? before.client_id : uuid();
+  if (before?.client_id) outbox.take(before.client_id);
+  if (isSomethingOnItsWay()) return false;
+  const message = { client_id, conversation: conversation.id, text, parent, edits: id, at: Date.now(), tab };
+  edits.put(id, { text, sent: text, client_id });
+  outbox.put(message);
+  messages.show(conversation, outbox.of(conversation.id));
+  deliver(message);
+  return true;
+}
+
+/** An edit that was refused waits in its editor and is in nobody's way. */
+function isSomethingOnItsWay() {
+  return outbox.of(conversation.id).some((message) => !(message.edits && message.problem));
 }
 
 /** Sends it if there is a connection; else `arrived` does. The same client_id twice is one message. */

@@ -3,7 +3,8 @@
 
 import { copyWith } from "../copy.js";
 import { isCutShort, isLive } from "./conversation.js";
-import { button, isSend, make, say } from "./elements.js";
+import { editorFor } from "./editor.js";
+import { button, make, say } from "./elements.js";
 import { failure, figures, note, progress } from "./wording.js";
 
 const MARKED = 2500; // ms for which a message that was found stands out
@@ -11,8 +12,8 @@ const NEAR = 60; // pixels from the end that still count as being there
 
 export class Messages {
   /**
-   * `on.regenerate(message)`, `on.goOn(message)`, `on.edit(message, text)`, `on.version(id)`, `on.retry(outgoing)`, `on.takeBack(outgoing)`
-   * and `on.earlier()` are what people ask for.
+   * `on.regenerate(message)`, `on.goOn(message)`, `on.version(id)`, `on.retry(outgoing)`,
+   * `on.takeBack(outgoing)`, `on.earlier()` and what `editorFor` names are what people ask for.
    */
   constructor(scroller, list, on) {
     this.scroller = scroller;
@@ -21,6 +22,7 @@ export class Messages {
     this.articles = new Map(); // by message id
     this.earlier = button("Show earlier messages", () => on.earlier(), "quiet.earlier");
     this.outgoing = new Map(); // by client_id
+    this.edits = new Map(); // those of messages that are shown, by message id
     this.toEnd = document.querySelector("#to-end");
     this.toEnd.addEventListener("click", () => this.scrollToEnd());
     this.atEnd = true;
@@ -39,11 +41,13 @@ export class Messages {
   /** Shows `conversation`, and `outgoing`, which the server does not have yet, after it. */
   show(conversation, outgoing) {
     this.#keepingPlace(() => {
+      const shown = new Set(conversation.messages.map((message) => message.id));
       const wanted = conversation.messages.map((message) => this.#article(message));
       if (conversation.earlier) wanted.unshift(this.earlier);
-      const waiting = outgoing.map((message) => this.#outgoing(message));
+      this.edits = new Map(outgoing.filter((one) => shown.has(one.edits)).map((one) => [one.edits, one]));
+      const waiting = outgoing.filter((one) => !this.edits.has(one.edits)).map((message) => this.#outgoing(message));
       arrange(this.list, [...wanted, ...waiting]);
-      this.#forget(this.articles, new Set(conversation.messages.map((message) => message.id)));
+      this.#forget(this.articles, shown);
       this.#forget(this.outgoing, new Set(outgoing.map((message) => message.client_id)));
       for (const message of conversation.messages) this.#update(message, conversation);
     });
@@ -112,7 +116,7 @@ export class Messages {
   }
 
   #update(message, conversation) {
-    this.articles.get(message.id)?.update?.(message, conversation);
+    this.articles.get(message.id)?.update?.(message, conversation, this.edits.get(message.id));
   }
 }
 
@@ -133,40 +137,22 @@ function said(message, on) {
   const article = question(message);
   const text = article.querySelector(".text");
   const versions = versionsOf(on);
-  const change = button("Edit", () => open(true));
+  const change = button("Edit", () => editor.open());
   const actions = make("div.actions", {}, versions, change);
-  const box = make("textarea", { rows: "3", dir: "auto", "aria-label": "Say it otherwise" });
-  const hint = make("p.muted", {}, "What follows stays as another version; the model reads on from here.");
-  const send = make("button.primary", { type: "submit" }, "Send");
-  const editor = make("form.editor", { submit: ask }, box, hint, make("div.actions", {}, send, button("Cancel", () => open(false))));
-  editor.hidden = true;
-  article.append(editor, actions);
-  box.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") open(false);
-    else if (isSend(event)) ask(event);
+  const editor = editorFor(article, on, (isOpen) => {
+    const inside = editor.contains(document.activeElement);
+    text.hidden = actions.hidden = isOpen;
+    if (!isOpen && inside) change.focus();
   });
-
-  function open(editing) {
-    editor.hidden = !editing;
-    text.hidden = actions.hidden = editing;
-    if (!editing) return change.focus();
-    box.value = article.message.text;
-    box.focus();
-  }
-
-  function ask(event) {
-    event.preventDefault();
-    const words = box.value;
-    if (!words.trim() || !on.edit(article.message, words)) return;
-    open(false);
-  }
-
-  article.update = (now, conversation) => {
+  article.message = message;
+  article.append(editor, actions);
+  editor.restore();
+  article.update = (now, conversation, outgoing) => {
     article.message = now;
     const busy = Boolean(conversation.live);
     versions.show(now, busy);
     change.hidden = busy;
-    send.disabled = busy;
+    editor.update(outgoing, busy);
   };
   return article;
 }

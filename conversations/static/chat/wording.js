@@ -13,6 +13,9 @@ const CAUSES = {
   settings: "its settings were changed",
 };
 
+const SLOW = 3; // seconds
+const MANY = 500; // tokens, where it is not known how long they take
+
 const number = new Intl.NumberFormat("en-US");
 
 /** What a live generation is doing, as long as no text comes. */
@@ -53,6 +56,13 @@ export function replay(setting, tokens) {
   if (setting === "model") return `Another model reads ${read}`;
   const what = setting === "thinking" ? "Where thinking is told the model at the beginning, it" : "With this the model";
   return `${what} reads ${read}`;
+}
+
+/** What an edit makes the model read, where that is worth a word. */
+export function cost({ tokens, seconds }) {
+  if (seconds ? seconds.high < SLOW : tokens < MANY) return "";
+  const read = `This re-reads about ${number.format(Math.round(tokens / 10) * 10)} tokens`;
+  return seconds ? `${read}, roughly ${range(seconds)}.` : `${read}.`;
 }
 
 /** Figures for the curious. */
