@@ -13,7 +13,9 @@ logger = logging.getLogger("chatbackend.web")
 reactor: Any = _reactor  # its type is found out when daphne installs it
 
 LONGEST_BODY = 1024 * 1024  # bytes
-SWALLOWED = 16 * LONGEST_BODY  # of a longer body is read and thrown away, so that the client reads why; then it is cut
+LONGER = {b"/api/v1/import/": 32 * LONGEST_BODY}  # files of conversations: on disk until they are complete
+MOST_LONGER = 2  # such bodies that come in at once: each is held in memory once, on its way to the application
+SWALLOWED = 16 * LONGEST_BODY  # beyond that is read and thrown away, so that the client reads why; then it is cut
 LONGEST_MESSAGE = 4 * 1024 * 1024  # the application refuses above 1 MiB in a sentence; beyond this the socket closes
 UNREAD, READ_AGAIN = 32, 8  # messages of one socket the application has not got to: stop reading, go on
 LOOK_AGAIN = 0.05  # seconds
@@ -23,28 +25,42 @@ class Request(WebRequest):  # type: ignore[misc]
     """A request whose body is bounded."""
 
     received = 0
-    too_large = False
+    longest = LONGEST_BODY
+    refusal: tuple[int, str, str] | None = None  # status, code and sentence
 
     def gotLength(self, length: int | None) -> None:
-        self.too_large = length is not None and length > LONGEST_BODY
-        super().gotLength(0 if self.too_large else length)
-        if length is not None and length > SWALLOWED:
+        # Its own path is set when the body is complete; until then the channel has it.
+        self.longest = LONGER.get(self.channel._path.partition(b"?")[0], LONGEST_BODY)
+        self._admit(length or 0)
+        super().gotLength(0 if self.refusal else length)
+        if length is not None and length > self.longest + SWALLOWED:
             self._refuse_now()
 
     def handleContentChunk(self, data: bytes) -> None:
         self.received += len(data)
-        self.too_large = self.too_large or self.received > LONGEST_BODY
-        if not self.too_large:
+        self._admit(self.received)
+        if not self.refusal:
             super().handleContentChunk(data)
-        elif self.received > SWALLOWED:
+        elif self.received > self.longest + SWALLOWED:
             self._refuse_now()
 
     def process(self) -> Any:
-        if self.too_large:
+        if self.refusal:
             self.request_start = time.time()
-            self.respond(413, "too_large", f"A body may have {LONGEST_BODY:,} bytes; this one has more.")
+            self.respond(*self.refusal)
             return None
         return super().process()
+
+    def _admit(self, length: int) -> None:
+        """See whether so long a body is let in; what is longer than usual takes one of a few places."""
+        if self.refusal is None and length > self.longest:
+            self.refusal = 413, "too_large", f"A body may have {self.longest:,} bytes; this one has more."
+        elif self.refusal is None and length > LONGEST_BODY and self not in _longer:
+            if len(_longer) >= MOST_LONGER:
+                self.refusal = 503, "busy", "Other files are coming in at the moment: try again when they have."
+                return
+            _longer.add(self)
+            self.notifyFinish().addBoth(lambda _: _longer.discard(self))
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """What daphne says by itself."""
@@ -64,10 +80,15 @@ class Request(WebRequest):  # type: ignore[misc]
         self.channel.abortConnection()
 
     def _refuse_now(self) -> None:
-        body = _problem("too_large", f"A body may have {LONGEST_BODY:,} bytes; this one has more.")
-        head = f"HTTP/1.1 413 Too Large\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        assert self.refusal
+        status, code, detail = self.refusal
+        body = _problem(code, detail)
+        head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self.channel.transport.write(f"{head}Connection: close\r\n\r\n".encode() + body)
         self.channel.loseConnection()
+
+
+_longer: set[Request] = set()
 
 
 class HttpFactory(HTTPFactory):  # type: ignore[misc]
@@ -136,4 +157,4 @@ class SocketFactory(WebSocketFactory):  # type: ignore[misc]
 
 
 def _problem(code: str, detail: str) -> bytes:
-    return json.dumps({"code": code, "detail": detail, "retryable": False}).encode()
+    return json.dumps({"code": code, "detail": detail, "retryable": code == "busy"}).encode()

@@ -2,15 +2,19 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 from conversations import access, branches, deleting, errors, events, frames, history, parameters, presets, turns
 from conversations.frames import Frame
 from conversations.models import Conversation, Message
+from conversations.transfer import importing
+from conversations.transfer.importing import Imported
 from slots import servers
 
 logger = logging.getLogger(__name__)
+
+MOST_ANNOUNCED = 100  # imported conversations: a page of the list
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,15 @@ def restore(person: int, conversation: UUID) -> Conversation:
     restored = access.conversation(person, conversation)
     events.publish_to_person(person, frames.conversation_updated(restored))
     return restored
+
+
+def import_file(person: int, file: IO[bytes]) -> Imported:
+    """Store the conversations of a file, and announce the newest of them. Raises what `importing.imported` raises."""
+    done = importing.imported(person, file)
+    logger.info("imported conversations=%s already=%s person=%s", len(done.conversations), done.already, person)
+    newest = access.owned_by(person).filter(pk__in=done.conversations).order_by("-updated_at")[:MOST_ANNOUNCED]
+    events.publish_to_person(person, *map(frames.conversation_updated, newest))
+    return done
 
 
 def remove(person: int, conversation: UUID) -> None:

@@ -43,6 +43,26 @@ class Malformed(Invalid):
         self.code = code
 
 
+class ImportRefused(Invalid):
+    """Nothing of the file was imported. `place` says where in it something is wrong."""
+
+    code = "import_refused"
+
+
+class FileTooLarge(ImportRefused):
+    code = "too_large"
+    status = 413
+
+
+class ImportUnderWay(ChatError):
+    """`retry_after`: seconds."""
+
+    code = "import_under_way"
+    status = 429
+    retryable = True
+    detail = "Another file is being imported at the moment: try again when it is done."
+
+
 class TextEmpty(ChatError):
     code = "text_empty"
     detail = "The message is empty: write something first."

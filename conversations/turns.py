@@ -1,5 +1,6 @@
 """The only mover of generations: one function per move, each a compare-and-set on the state it moves from.
 
+    -> done | cancelled | failed | interrupted   keep_ended         web, of imported ones
     -> queued                    send, regenerate, continue_answer   web
     queued -> running            claim              the dispatcher
     queued -> cancelled          cancel             web
@@ -174,6 +175,11 @@ def cancel(owner: int, generation: uuid.UUID) -> Generation:
         _stop(found)
     found.refresh_from_db()
     return found
+
+
+def keep_ended(elsewhere: Sequence[Generation]) -> None:
+    """Store generations that ended on another site, with messages that are imported from there."""
+    Generation.objects.bulk_create(elsewhere)
 
 
 def stop_all(conversation: uuid.UUID) -> None:

@@ -1,6 +1,8 @@
 """The routes under `/api/v1/` by which conversations leave and come as files."""
 
 from collections.abc import Iterator
+from tempfile import TemporaryFile
+from typing import IO, Any
 from uuid import UUID
 
 from django.db import connection
@@ -10,16 +12,31 @@ from django.utils import timezone
 from django.utils.http import content_disposition_header
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from conversations import access, errors
+from conversations import access, actions, errors
+from conversations.api import serializers as shapes
 from conversations.api.views import ABSENT, REFUSED, View
-from conversations.transfer import exporting, markdown
+from conversations.transfer import exporting, files, markdown
+from conversations.transfer.importing import Imported
 from conversations.transfer.names import file_name
 
 JSON, MARKDOWN = "json", "markdown"
 FILE = OpenApiResponse(OpenApiTypes.OBJECT, description="A file; its format is in docs/export.md.")
 AS = OpenApiParameter("as", str, enum=[JSON, MARKDOWN], description="Everything, to be imported; or what is shown.")
+
+
+PIECE = 1024 * 1024  # bytes
+FORMS = ("multipart/", "application/x-www-form-urlencoded")
+
+
+class ImportedOutput(serializers.Serializer[Any]):
+    imported = serializers.IntegerField(help_text="Conversations that are new.")
+    already = serializers.IntegerField(help_text="Conversations of the file that were here before.")
+    conversations = serializers.ListField(child=serializers.UUIDField(), help_text="The new ones, as in the file.")
+    detail = serializers.CharField(help_text="The same as a sentence.")
 
 
 class ExportOne(View):
@@ -52,6 +69,50 @@ class ExportAll(View):
         """All of one's conversations as one file, archived ones too."""
         name = file_name(f"Conversations {timezone.now():%Y-%m-%d}", "json")
         return _file(exporting.document(access.owned_by(self.person)), name)
+
+
+class Import(View):
+    @extend_schema(
+        operation_id="import",
+        request={"application/octet-stream": OpenApiTypes.BINARY},
+        responses={200: ImportedOutput, 413: shapes.ProblemOutput, 429: shapes.TryLaterOutput, **REFUSED},
+    )
+    def post(self, request: Request) -> Response:
+        """Import conversations: the body is the file, of this site's JSON or of an export of llama-server's own page.
+
+        All of it is imported, or nothing and the answer says where in the file something is wrong. What is here
+        already is not imported again. At most 32 MiB.
+        """
+        if (request.content_type or "").startswith(FORMS):
+            raise errors.Malformed("not_a_file", "Send the file itself as the body, not a form with it.")
+        with TemporaryFile() as file:
+            _receive(request, file)
+            done = actions.import_file(self.person, file)
+        return Response(_answer(done))
+
+
+def _receive(request: Request, file: IO[bytes]) -> None:
+    """Write the body into `file`, piece by piece. Raises FileTooLarge."""
+    size = 0
+    while piece := (request.stream.read(PIECE) if request.stream else b""):
+        size += len(piece)
+        if size > files.LARGEST:
+            raise errors.FileTooLarge(f"A file may have {files.LARGEST:,} bytes; this one has more.")
+        file.write(piece)
+    file.flush()
+    file.seek(0)
+
+
+def _answer(done: Imported) -> dict[str, Any]:
+    new, already = len(done.conversations), done.already
+    said = f"{_counted(new)} imported." if new else "Nothing new was imported."
+    if already:
+        said += f" {_counted(already)} here already."
+    return {"imported": new, "already": already, "conversations": list(map(str, done.conversations)), "detail": said}
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} conversation{' was' if count == 1 else 's were'}"
 
 
 def _file(document: Iterator[str], name: str) -> StreamingHttpResponse:

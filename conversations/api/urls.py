@@ -17,6 +17,7 @@ urlpatterns = [
     path("presets/", presets.Presets.as_view()),
     path("presets/<uuid:id_>/", presets.OnePreset.as_view()),
     path("export/", transfer.ExportAll.as_view()),
+    path("import/", transfer.Import.as_view()),
     path("search/", views.Search.as_view()),
     path("models/", views.Models.as_view()),
 ]

@@ -1,0 +1,109 @@
+"""A conversation of our own JSON (docs/export.md)."""
+
+from typing import Any
+from uuid import UUID
+
+from conversations import parameters
+from conversations.models import Generation, Message
+from conversations.transfer.drafts import Draft, DraftMessage, Run, by_key
+from conversations.transfer.records import Record, refused
+
+_ENDED = {status.value: status.value for status in Generation.Status} | {
+    live.value: Generation.Status.INTERRUPTED.value for live in Generation.LIVE
+}
+_NUMBERS = ("queue_ms", "ttft_ms", "prompt_n", "prompt_ms", "cache_n", "tokens_per_second", "busy", "estimate_error")
+
+
+def draft(value: Any, place: str) -> Draft:
+    """Raises ImportRefused."""
+    record = Record(value, place)
+    id_ = record.string("id")
+    messages = [_message(one, f"{place}, message {at}") for at, one in enumerate(record.list("messages"), 1)]
+    known = by_key(messages, place)
+    for at, message in enumerate(messages, 1):
+        if message.parent is not None and message.parent not in known:
+            raise refused(f"{place}, message {at}", f"`parent` is '{message.parent[:40]}', which is no message of it")
+    leaf = record.take("leaf")
+    if leaf is not None and leaf not in known:
+        raise record.problem("leaf", leaf, "the id of a message of this conversation, or null")
+    made = Draft(
+        place, record.string("title"), record.time("created_at"), record.time("updated_at"), leaf, messages,
+        model=record.string("model"), system_prompt=record.string("system_prompt"), params=_params(record) or {},
+        pinned=record.flag("pinned"), archived=record.flag("archived"), imported=record.take("imported", None),
+        source=_uuid(id_),
+    )  # fmt: skip
+    record.done()
+    return made
+
+
+def _message(value: Any, place: str) -> DraftMessage:
+    record = Record(value, place)
+    parent = record.take("parent")
+    if parent is not None and not isinstance(parent, str):
+        raise record.problem("parent", parent, "the id of a message, or null")
+    runs = tuple(_run(one, f"{place}, generation {at}") for at, one in enumerate(record.list("generations", []), 1))
+    imported = record.object("imported") if "imported" in record.rest else None
+    made = DraftMessage(
+        record.string("id"), parent, record.choice("role", Message.Role.values), record.string("text"),
+        record.string("reasoning"), record.time("created_at"), runs, imported,
+    )  # fmt: skip
+    record.done()
+    return made
+
+
+def _run(value: Any, place: str) -> Run:
+    record = Record(value, place)
+    queued_at, finished_at = record.time("queued_at"), record.time_or_null("finished_at")
+    made = Run(
+        record.choice("kind", Generation.Kind.values), record.string("model"), _ENDED[record.choice("status", _ENDED)],
+        queued_at, record.time_or_null("started_at"), finished_at or queued_at, record.string("finish_reason"),
+        params=_params(record), error=_error(record), usage=_usage(record), timings=_timings(record),
+    )  # fmt: skip
+    record.done()
+    return made
+
+
+def _params(record: Record) -> dict[str, Any] | None:
+    given = record.object("params")
+    good, wrong = parameters.read(given or {})
+    if wrong:
+        raise refused(record.place, next(iter(wrong.values())).rstrip("."))
+    return None if given is None else parameters.without_nulls(good)
+
+
+def _error(record: Record) -> dict[str, Any] | None:
+    found = record.object("error")
+    if found is not None:
+        problem = Record(found, f"{record.place}, `error`")
+        problem.string("code")
+        problem.string("detail")
+        problem.flag("retryable")
+    return found
+
+
+def _usage(record: Record) -> dict[str, Any] | None:
+    return _with_numbers(record, "usage", ("prompt_tokens", "completion_tokens"))
+
+
+def _timings(record: Record) -> dict[str, Any] | None:
+    found = _with_numbers(record, "timings", _NUMBERS)
+    if found and not isinstance(found.get("replay_cause"), str | None):
+        raise record.problem("timings.replay_cause", found["replay_cause"], "a string or null")
+    return found
+
+
+def _with_numbers(record: Record, name: str, numbers: tuple[str, ...]) -> dict[str, Any] | None:
+    """What shows these figures counts on it that they are numbers."""
+    found = record.object(name)
+    for key in numbers if found else ():
+        value = found.get(key) if found else None
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise record.problem(f"{name}.{key}", value, "a number or null")
+    return found
+
+
+def _uuid(words: str) -> UUID | None:
+    try:
+        return UUID(words)
+    except ValueError:
+        return None
