@@ -5,12 +5,14 @@ import json
 import tempfile
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import chatbackend
 from chatbackend.accounts.models import User
 from chatbackend.web_protocols import LONGER, LONGEST_BODY
 from conversations import errors, estimate, replays
@@ -170,6 +172,8 @@ def test_what_postgres_cannot_store_is_cleaned_as_everywhere(alice: Visitor) -> 
         (document(conversation(message("a", text="x" * 1_000_001))), "`text` has 1,000,001 characters, 1,000,000 are"),
         (document(conversation(message("a", generations=[run(), run(status="x")]))), "generation 2: `status` is 'x'"),
         (document(conversation(message("a", generations=[run(timings={"ttft_ms": "x"})]))), "`timings.ttft_ms` is 'x'"),
+        (document(conversation(message("a", generations=[run(usage={"prompt_tokens": 10**10})]))), "a whole number of"),
+        (document(conversation(message("a", generations=[run(usage={"prompt_tokens": 1.5})]))), "a whole number of"),
         (document(conversation(message("a", imported={"x": 10**400}))), "`imported`: a number is too large."),
         (b'[{"conv": {}, "messages": [' + b"{}," * 1_000_001 + b"]}]", "more than 1,000,000 values"),
         (b'[{"conv": ' + b"[" * 60 + b"]" * 60 + b', "messages": []}]', "nested more than 50 deep"),
@@ -252,7 +256,9 @@ class TestOverRest:
         assert "the file itself" in refused(answer, 400, "not_a_file")["detail"]
 
     def test_a_large_file_costs_a_few_times_its_size_and_a_larger_one_is_refused(self, alice: Visitor) -> None:
-        assert LONGER[b"/api/v1/import/"] == files.LARGEST
+        page = Path(chatbackend.__file__).with_name("static") / "importing.js"
+        assert LONGER[b"/api/v1/import/"] == files.LARGEST == 32 * 1024 * 1024
+        assert "LONGEST = 32 * 1024 * 1024;" in page.read_text()
         image = {"type": "imageFile", "name": "photo.png", "base64Url": "x" * (7 * LONGEST_BODY)}
         found = [conversation(message("a", imported={"extra": [image], "number": at})) for at in range(4)]
         file = json.dumps(document(*found)).encode()

@@ -108,7 +108,7 @@ def test_it_is_read_by_the_model_as_it_was_said_and_goes_on(alice: Person) -> No
     (made,) = comes(alice.pk, whole()).conversations
     where = Conversation.objects.get(pk=made)
     answer = alice.say(where, "And when?").json()["generation"]["message"]
-    asked = history.prompt(where, answer)
+    asked = history.prompt(where.pk, answer, where.system_prompt)
     assert [one["role"] for one in asked] == ["system", "user", "assistant", "user"]
     assert asked[-1]["content"] == "And when?"
     assert asked[1]["content"] == "Who built this?\n\nGeorge Stephenson"

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from conversations import access, actions, errors
 from conversations.api import serializers as shapes
+from conversations.api.parsers import Unread
 from conversations.api.views import ABSENT, REFUSED, View
 from conversations.transfer import exporting, files, markdown
 from conversations.transfer.importing import Imported
@@ -72,6 +73,8 @@ class ExportAll(View):
 
 
 class Import(View):
+    parser_classes = (Unread,)
+
     @extend_schema(
         operation_id="import",
         request={"application/octet-stream": OpenApiTypes.BINARY},

@@ -13,13 +13,13 @@ from typing import Any
 from conversations.api.serializers import LONGEST_TITLE
 from conversations.models import Generation
 from conversations.transfer.drafts import Draft, DraftMessage, Run, by_key
-from conversations.transfer.records import Record, clean, refused
+from conversations.transfer.records import Record, clean, is_count, refused
 
 FROM = "llama.cpp"
 ROLES = {"user": "user", "assistant": "assistant", "system": "user", "tool": "user"}  # what each is here
 LATEST = 253_402_300_799_000  # milliseconds: the end of the year 9999
 
-_FIGURES = ("prompt_n", "prompt_ms", "cache_n", "predicted_n", "predicted_ms")
+_COUNTS, _TIMES = ("prompt_n", "cache_n", "predicted_n"), ("prompt_ms", "predicted_ms")
 
 
 def draft(value: Any, place: str) -> Draft:
@@ -125,13 +125,14 @@ def _run(record: Record, at: datetime) -> Run | None:
         return None
     if timings is not None and not isinstance(timings, dict):
         raise record.problem("timings", timings, "an object")
-    figures: dict[str, Any] = {name: (timings or {}).get(name) for name in _FIGURES}
-    figures = {name: value for name, value in figures.items() if _is_number(value)}
-    if rest := {name: value for name, value in (timings or {}).items() if name not in figures}:
+    given: dict[str, Any] = timings or {}
+    counts = {name: given[name] for name in _COUNTS if is_count(given.get(name))}
+    figures = counts | {name: given[name] for name in _TIMES if _is_number(given.get(name))}
+    if rest := {name: value for name, value in given.items() if name not in figures}:
         record.rest["timings"] = rest
     read, written, took = (figures.get(name, 0) for name in ("prompt_n", "predicted_n", "predicted_ms"))
     usage = {"prompt_tokens": read + figures.get("cache_n", 0), "completion_tokens": written}
-    speed = {"tokens_per_second": written * 1000 / took} if took else {}
+    speed = {"tokens_per_second": written * 1000 / took} if took >= 1 else {}
     return Run(
         Generation.Kind.SEND.value, model, Generation.Status.DONE.value, at, None, at,
         usage=usage if figures else None, timings={**figures, **speed} if figures else None,

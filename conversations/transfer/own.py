@@ -6,7 +6,7 @@ from uuid import UUID
 from conversations import parameters
 from conversations.models import Generation, Message
 from conversations.transfer.drafts import Draft, DraftMessage, Run, by_key
-from conversations.transfer.records import Record, refused
+from conversations.transfer.records import Record, is_count, refused
 
 _ENDED = {status.value: status.value for status in Generation.Status} | {
     live.value: Generation.Status.INTERRUPTED.value for live in Generation.LIVE
@@ -29,7 +29,7 @@ def draft(value: Any, place: str) -> Draft:
     made = Draft(
         place, record.string("title"), record.time("created_at"), record.time("updated_at"), leaf, messages,
         model=record.string("model"), system_prompt=record.string("system_prompt"), params=_params(record) or {},
-        pinned=record.flag("pinned"), archived=record.flag("archived"), imported=record.take("imported", None),
+        pinned=record.flag("pinned"), archived=record.flag("archived"), imported=_imported(record),
         source=_uuid(id_),
     )  # fmt: skip
     record.done()
@@ -42,13 +42,16 @@ def _message(value: Any, place: str) -> DraftMessage:
     if parent is not None and not isinstance(parent, str):
         raise record.problem("parent", parent, "the id of a message, or null")
     runs = tuple(_run(one, f"{place}, generation {at}") for at, one in enumerate(record.list("generations", []), 1))
-    imported = record.object("imported") if "imported" in record.rest else None
     made = DraftMessage(
         record.string("id"), parent, record.choice("role", Message.Role.values), record.string("text"),
-        record.string("reasoning"), record.time("created_at"), runs, imported,
+        record.string("reasoning"), record.time("created_at"), runs, _imported(record),
     )  # fmt: skip
     record.done()
     return made
+
+
+def _imported(record: Record) -> dict[str, Any] | None:
+    return record.object("imported") if "imported" in record.rest else None
 
 
 def _run(value: Any, place: str) -> Run:
@@ -82,23 +85,22 @@ def _error(record: Record) -> dict[str, Any] | None:
 
 
 def _usage(record: Record) -> dict[str, Any] | None:
-    return _with_numbers(record, "usage", ("prompt_tokens", "completion_tokens"))
-
-
-def _timings(record: Record) -> dict[str, Any] | None:
-    found = _with_numbers(record, "timings", _NUMBERS)
-    if found and not isinstance(found.get("replay_cause"), str | None):
-        raise record.problem("timings.replay_cause", found["replay_cause"], "a string or null")
+    found = record.object("usage")
+    for name in ("prompt_tokens", "completion_tokens") if found is not None else ():
+        if (value := (found or {}).get(name)) is not None and not is_count(value):
+            raise record.problem(f"usage.{name}", value, "a whole number of tokens or null")
     return found
 
 
-def _with_numbers(record: Record, name: str, numbers: tuple[str, ...]) -> dict[str, Any] | None:
+def _timings(record: Record) -> dict[str, Any] | None:
     """What shows these figures counts on it that they are numbers."""
-    found = record.object(name)
-    for key in numbers if found else ():
-        value = found.get(key) if found else None
+    found = record.object("timings")
+    for name in _NUMBERS if found is not None else ():
+        value = (found or {}).get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise record.problem(f"{name}.{key}", value, "a number or null")
+            raise record.problem(f"timings.{name}", value, "a number or null")
+    if found and not isinstance(found.get("replay_cause"), str | None):
+        raise record.problem("timings.replay_cause", found["replay_cause"], "a string or null")
     return found
 
 

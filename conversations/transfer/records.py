@@ -10,6 +10,7 @@ from conversations.json_text import kind
 LONGEST = 1_000_000  # code points of one text: five times what can be sent in one message
 DEEPEST = 50  # values in values
 LARGEST = 2**53  # of numbers, as far as JavaScript counts
+MOST_COUNTED = 10**9  # model tokens
 NOTHING = "Nothing was imported."
 
 _REQUIRED = object()
@@ -96,6 +97,11 @@ class Record:
 
     def _wrong(self, value: Any) -> dict[str, Any]:
         raise refused(self.place, f"this is {kind(value)}, it must be an object")
+
+
+def is_count(value: Any) -> bool:
+    """Whether it can be a number of model tokens: sums of a few fit what Postgres calls an integer."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNTED
 
 
 def clean(value: Any, place: str, depth: int = 0) -> Any:

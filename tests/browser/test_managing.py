@@ -1,13 +1,16 @@
 """Keeping conversations in sight or out of it, on every device, by keyboard and on a small screen."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, soon
 from tests.browser.site import NARROW, Site, overflows
 from tests.browser.test_search import searches, talk
+from tests.test_importing_llama_ui import whole
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("host", ["127.0.0.1"])]
 
@@ -59,3 +62,40 @@ def test_what_is_pinned_archived_and_deleted_on_one_device_is_so_on_the_other(si
     expect(listed(alice)).to_have_text(["First (pinned)", "Third", "Second"])
     expect(toast).to_be_hidden()
     assert third.pk
+
+
+def test_conversations_leave_and_come_as_files(site: Site, tmp_path: Path) -> None:
+    where = talk("Of steam: 1/2", "How?", "So.")
+    alice = site.person(path=f"/c/{where.pk}/", viewport=NARROW)
+    page = alice.page
+    page.get_by_label("This conversation", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export as Markdown").click()
+    assert download.value.suggested_filename == "Of steam 1 2.md"
+    assert "## You" in Path(download.value.path()).read_text()
+
+    page.goto(f"{site.origin}/account/")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export all").click()
+    assert json.loads(Path(download.value.path()).read_text())["conversations"][0]["title"] == where.title
+
+    broken, good = tmp_path / "broken.json", tmp_path / "conversations"
+    broken.write_text(json.dumps([{**whole(), "conv": {}}]))
+    good.write_text(json.dumps([whole()]))
+    said = page.locator("#import-result")
+    alice.watch.expect("status of 400")
+    page.get_by_label("Import a file").set_input_files(broken)
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(said).to_have_text("conversation 1, `conv`: `lastModified` is missing. Nothing was imported.")
+    page.get_by_label("Import a file").set_input_files(good)
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(said).to_have_text("1 conversation was imported.")
+    assert not overflows(page)
+    page.get_by_role("link", name="Back to the chat").click()
+    alice.connected()
+    page.get_by_role("button", name="Conversations").click()
+    alice.conversations.get_by_role("link", name="Trains").click()
+    expect(alice.messages.get_by_text("Attachment “engine.png”: kept")).to_be_visible()
+    expect(alice.text).to_have_text("Stephenson.")
+    soon(lambda: page.locator("body").get_attribute("data-drawer") == "closed")
+    assert not overflows(page)

@@ -1,4 +1,4 @@
-// What is done with a conversation as a whole: naming it, keeping it in sight or out of it, deleting it.
+// What is done with a conversation as a whole: naming it, keeping it in sight or out of it, taking it along, deleting it.
 
 import { call } from "./api.js";
 import { say } from "./elements.js";
@@ -29,6 +29,9 @@ export class Management {
     if (!conversation) return;
     say($("#pin"), conversation.pinned ? "Unpin" : "Pin");
     say($("#archive"), conversation.archived ? "Unarchive" : "Archive");
+    for (const form of ["markdown", "json"]) {
+      $(`#export-${form}`).href = `/api/v1/conversations/${conversation.id}/export/?as=${form}`;
+    }
   }
 
   /** Whether it was this tab that deleted it. */

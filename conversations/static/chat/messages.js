@@ -145,7 +145,7 @@ function said(message, on) {
     if (!isOpen && inside) change.focus();
   });
   article.message = message;
-  article.append(editor, actions);
+  article.append(...notesOf(message), editor, actions);
   editor.restore();
   article.update = (now, conversation, outgoing) => {
     article.message = now;
@@ -174,6 +174,11 @@ function versionsOf(on) {
     say(which, `${element.at + 1} of ${element.ids.length}`);
   };
   return element;
+}
+
+/** What an imported message had that cannot be shown. */
+function notesOf({ notes }) {
+  return notes.map((sentence) => make("p.note", { dir: "auto" }, sentence));
 }
 
 function heading(who) {
@@ -220,7 +225,7 @@ function answer(message, on) {
   const facts = make("span.figures.muted");
   const versions = versionsOf(on);
   const actions = make("div.actions", {}, versions, copy, more, again, facts);
-  article.append(heading("Answer"), thinking, text, state, problem, after, actions);
+  article.append(heading("Answer"), thinking, text, ...notesOf(message), state, problem, after, actions);
   article.blocks = [];
   article.update = (now, conversation) => {
     const generation = now.generation ?? { status: "done" };
