@@ -1,7 +1,6 @@
 """An answer as server-sent events."""
 
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +8,12 @@ from typing import Any
 
 import pytest
 import requests
+from asgiref.sync import async_to_sync
 
 from conversations import turns
+from conversations.api import sse
 from conversations.models import Conversation, Generation
 from tests import factories, worker
-from tests.eventually import eventually
 from tests.outages import no_valkey
 from tests.test_api_conversations import refused
 from tests.web import Person
@@ -187,15 +187,18 @@ def test_a_conversation_deleted_meanwhile_ends_the_stream_with_the_reason(alice:
         assert stream.next() is None
 
 
-def test_a_long_silence_is_filled_with_comments(alice: Person, where: Conversation) -> None:
-    with asking(alice, where) as stream:
-        generation = stream.until("generation.snapshot")["id"]
-        reader = threading.Thread(target=stream.rest)
-        reader.start()
-        eventually(lambda: stream.comments, 40, what="a keep-alive")  # after 10 s it is told that no worker runs
-        alice.post(f"generations/{generation}/cancel/")
-        reader.join(10)
-    assert stream.events[-1]["type"] == "generation.cancelled"
+def test_a_long_silence_is_filled_with_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE", 0.1)
+    monkeypatch.setattr(sse, "SILENCE", 0.05)
+    waiting = factories.sent().generation
+
+    async def pieces() -> list[bytes]:
+        return [await anext(stream) for _ in range(2)]
+
+    stream = sse.answer_from(waiting.owner_id, waiting, None)
+    snapshot, comment = async_to_sync(pieces)()
+    assert snapshot.startswith(b"event: generation.snapshot")
+    assert comment == b": keep-alive\n\n"
 
 
 def test_what_is_refused_before_it_begins_is_plain_json(alice: Person, where: Conversation) -> None:

@@ -1,7 +1,8 @@
 """One answer as server-sent events: the frames of the websocket, until its end.
 
 `event:` is the frame's type, `id:` its `seq`, `data:` the frame. The first is `message.created`, the second a
-`generation.snapshot`; another snapshot follows only where events were missed. A client that goes away stops nothing.
+`generation.snapshot`; another snapshot follows only where events were missed. A client that goes away stops nothing,
+and `generations/{id}/events/` goes on from its `Last-Event-ID`.
 """
 
 import json
@@ -11,12 +12,15 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 from uuid import UUID
 
+from django.db import connection
+from django.http import StreamingHttpResponse
 from rest_framework.renderers import JSONRenderer
 
 from conversations import access, catching_up, errors, events, frames, history
 from conversations.actions import Sent
-from conversations.following import SILENCE, Fit, Following
+from conversations.following import SILENCE, Fit, Following, Silent
 from conversations.frames import Frame
+from conversations.models import Generation
 from conversations.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -44,6 +48,23 @@ async def answer(person: int, sent: Sent) -> AsyncIterator[bytes]:
             yield piece
 
 
+async def answer_from(person: int, found: Generation, after: int | None) -> AsyncIterator[bytes]:
+    """What comes after its event `after`, which a client has; None: it has nothing."""
+    async with events.Feed() as feed:
+        await feed.join(events.group_of_conversation(found.conversation_id))
+        stream = _Stream(person, found.pk, feed)
+        async for piece in stream.pieces(found.conversation_id, after):
+            yield piece
+
+
+def response(stream: AsyncIterator[bytes]) -> StreamingHttpResponse:
+    """Unbuffered by proxies, and without a connection to Postgres: it may take hours."""
+    connection.close()
+    return StreamingHttpResponse(
+        stream, content_type=MEDIA_TYPE, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    )
+
+
 class _Stream:
     def __init__(self, person: int, generation: UUID, feed: events.Feed) -> None:
         self._person = person
@@ -53,8 +74,14 @@ class _Stream:
         self._following = Following()
         self._sent_at = time.monotonic()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        for frame in await self._snapshot():
+    async def pieces(self, conversation: UUID | None = None, after: int | None = None) -> AsyncIterator[bytes]:
+        """With both: only what comes after event `after`."""
+        if after is not None:
+            has = {"id": self._key, "conversation": str(conversation), "seq": after, "status": "running"}
+            self._following.begin(has)
+        for frame in await (
+            self._snapshot() if after is None else self._told(Silent(str(conversation), self._generation, after))
+        ):
             yield self._piece(frame)
         while self._following.is_live(self._key) and not self._feed.closed:
             await self._feed.wait_at_most(SILENCE)
@@ -82,14 +109,17 @@ class _Stream:
     async def _asked(self) -> list[Frame]:
         """After a silence: what Postgres has and we were not told."""
         for silent in self._following.silent():
-            try:
-                missed = await in_thread(catching_up.news)(self._person, silent)
-            except errors.ChatError as problem:
-                return self._trouble(problem)
-            if missed is None:
-                return await self._snapshot()
-            return [frame for frame in missed if self._following.judge(frame) is Fit.NEXT]
+            return await self._told(silent)
         return []
+
+    async def _told(self, client: Silent) -> list[Frame]:
+        try:
+            missed = await in_thread(catching_up.news)(self._person, client)
+        except errors.ChatError as problem:
+            return self._trouble(problem)
+        if missed is None:
+            return await self._snapshot()
+        return [frame for frame in missed if self._following.judge(frame) is Fit.NEXT]
 
     async def _snapshot(self) -> list[Frame]:
         """The generation as it is now, and its end if it has ended."""

@@ -3,8 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -19,6 +18,7 @@ from conversations import access, actions, frames, history, rereading, served
 from conversations.api import pagination, sse
 from conversations.api import serializers as shapes
 from conversations.fields import Strict
+from conversations.models import Generation
 
 PAGE = [
     OpenApiParameter("cursor", str, description="From `next` of the page before."),
@@ -36,6 +36,7 @@ REFUSED: dict[int, Any] = {
     403: shapes.ProblemOutput,
     503: shapes.ProblemOutput,
 }
+MOST_DIGITS = 10  # of a `seq`
 ABSENT = {404: shapes.ProblemOutput}
 # Of what begins a turn; with words in it they may be too many.
 ASKED = {**ACCEPTED, 409: shapes.TurnInProgressOutput, 429: shapes.TryLaterOutput, **REFUSED, **ABSENT}
@@ -240,6 +241,36 @@ class CancelGeneration(View):
         return Response(frames.generation(actions.cancel(self.person, id_)))
 
 
+class GenerationEvents(View):
+    renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
+
+    @extend_schema(
+        operation_id="generations_events",
+        parameters=[
+            OpenApiParameter(
+                "Last-Event-ID",
+                int,
+                OpenApiParameter.HEADER,
+                description="`seq` of the last event that the client has.",
+            )
+        ],
+        responses={
+            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, description=sse.__doc__ or ""),
+            204: OpenApiResponse(description="The client has all of it, its end too."),
+            **REFUSED,
+            **ABSENT,
+        },
+    )
+    def get(self, request: Request, id_: UUID) -> HttpResponseBase:
+        """Its events to its end, from a snapshot on or from where the client is."""
+        found = access.generation(self.person, id_)
+        last = request.headers.get("Last-Event-ID", "")
+        after = int(last) if last.isascii() and last.isdecimal() and len(last) < MOST_DIGITS else None
+        if after == found.seq and found.status not in Generation.LIVE:
+            return HttpResponse(status=status.HTTP_204_NO_CONTENT)  # a browser would ask again and again
+        return sse.response(sse.answer_from(self.person, found, after))
+
+
 class ContinueGeneration(View):
     renderer_classes = (JSONRenderer, sse.EventStreamRenderer)
 
@@ -277,14 +308,6 @@ def checked(shape: type[Strict], request: Request, **context: Any) -> dict[str, 
 
 def _accepted(request: Request, person: int, sent: actions.Sent) -> HttpResponseBase:
     if getattr(request, "accepted_media_type", "").startswith(sse.MEDIA_TYPE):
-        return _stream(person, sent)
+        return sse.response(sse.answer(person, sent))
     body = {"message": frames.message(sent.message), "generation": frames.generation(sent.generation)}
     return Response(body, status=status.HTTP_202_ACCEPTED)
-
-
-def _stream(person: int, sent: actions.Sent) -> StreamingHttpResponse:
-    connection.close()  # this request lives as long as the answer takes, and must not hold a connection that long
-    stream = sse.answer(person, sent)
-    return StreamingHttpResponse(
-        stream, content_type=sse.MEDIA_TYPE, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    )

@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests. `site` is where they run, twice: by address and by a name of the LAN."""
+"""Fixtures of the browser tests. `site` is where they run."""
 
 import tempfile
 from collections.abc import Generator, Iterator
@@ -39,9 +39,10 @@ def driven(web: Web, _chromium: Chromium, monkeypatch: pytest.MonkeyPatch) -> It
         connections.close_all()
 
 
-@pytest.fixture(params=["127.0.0.1", LAN_NAME], ids=["loopback", "lan-name"])
-def host(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def host() -> str:
+    """Where a page can do less. Tests of what differs are `everywhere` (tests.browser.site)."""
+    return LAN_NAME
 
 
 @pytest.fixture

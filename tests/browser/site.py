@@ -1,11 +1,14 @@
 """Where the browser tests run: the parts of the product, and who visits it."""
 
 import socket
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
+import pytest
 from django.conf import settings
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
@@ -17,10 +20,13 @@ from tests.browser.watch import Watch
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
 from tests.stack import Process, StartProcess
-from tests.web import Kill, Web, answers, session_of, web_on
+from tests.web import LAN_NAME, Kill, Web, answers, session_of, web_on
 
 WIDE: ViewportSize = {"width": 1024, "height": 720}
 NARROW: ViewportSize = {"width": 360, "height": 640}
+
+# On loopback browsers let pages do what they may over https only, at a name of the LAN not.
+everywhere = pytest.mark.parametrize("host", ["127.0.0.1", LAN_NAME], ids=["loopback", "lan-name"])
 
 # The window, and the part of the chat page that scrolls in its place.
 TOO_WIDE = """
@@ -81,6 +87,13 @@ class Site:
         self.web, kill = self._open.enter_context(web_on(listener, **environment))
         eventually(lambda: answers(self.web), 40, what="the web process to answer")
         return kill
+
+    def behind(self, proxy: Callable[[int], AbstractContextManager[int]]) -> "Site":
+        """Whoever visits from now on comes through such a proxy."""
+        port = urlsplit(self.web.address).port
+        assert port
+        self.web = replace(self.web, address=f"http://127.0.0.1:{self._open.enter_context(proxy(port))}")
+        return self
 
     # Who visits
 

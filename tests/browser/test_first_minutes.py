@@ -8,13 +8,14 @@ from playwright.sync_api import Page, expect
 from chatbackend.accounts import invites
 from tests import factories
 from tests.browser.chat import Chat
-from tests.browser.site import Site
+from tests.browser.site import Site, everywhere
 from tests.fake_llama import default_answer
 from tests.web import LAN_NAME
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@everywhere
 def test_a_lan_name_is_no_secure_context(site: Site) -> None:
     page = site.visitor().page
     page.goto(f"{site.origin}/sign-in/")
@@ -25,6 +26,7 @@ def test_a_lan_name_is_no_secure_context(site: Site) -> None:
     assert page.evaluate("Boolean(navigator.serviceWorker)") == secure
 
 
+@everywhere
 def test_somebody_signs_in_and_out(site: Site) -> None:
     factories.person("alice")
     visitor = site.visitor()
@@ -51,6 +53,7 @@ def test_a_wrong_password_is_said_and_the_name_kept(site: Site) -> None:
     expect(visitor.page.get_by_label("Password", exact=True)).to_have_value("")
 
 
+@everywhere
 def test_one_signs_up_and_invites_another_and_both_stream_at_once(site: Site) -> None:
     site.worker()
     site.own_web(SIGNUP="invite")

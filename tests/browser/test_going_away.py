@@ -5,10 +5,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from chatbackend.accounts.sessions import end_all
 from conversations.models import Message
 from tests import factories
 from tests.browser.site import Site
 from tests.fake_llama import Script, default_answer
+from tests.proxies import without_upgrades
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,6 +40,26 @@ def test_the_web_process_killed_in_the_middle_of_an_answer(site: Site) -> None:
     alice.connected()
     alice.say("And then? [[text='Nothing.']]")
     expect(alice.text).to_have_text("Nothing.")
+
+
+def test_a_proxy_that_lets_no_websocket_through(site: Site) -> None:
+    """Server-sent events stand in for it: everything is as it is with one."""
+    site.worker()
+    alice = site.behind(without_upgrades).person().connected()
+    alice.watch.expect(*AWAY, "401")
+    alice.say(LONG).begins_to_answer()
+    other = site.tab().open(alice.page.url.removeprefix(alice.origin)).begins_to_answer()
+    assert alice.is_answered() == other.is_answered() == STORY
+    other.say("Go on for ever. [[tokens=500 rate=8]]")
+    alice.begins_to_answer().stop_button.click()
+    for tab in (alice, other):
+        expect(tab.answer).to_have_attribute("data-status", "cancelled")
+    alice.page.reload()
+    alice.connected()
+    alice.say("And then? [[text='Nothing.']]")
+    expect(other.text).to_have_text("Nothing.")
+    end_all(factories.person("alice"))
+    expect(other.page).to_have_url(re.compile("/sign-in/"))
 
 
 def test_a_site_that_is_silent_is_said_and_what_is_sent_meanwhile_arrives_once(site: Site) -> None:

@@ -10,7 +10,7 @@ from chatbackend.accounts import invites, links, sign_in_links
 from conversations.models import Conversation, Message
 from tests import factories
 from tests.browser.chat import Chat
-from tests.browser.site import NARROW, Site, overflows
+from tests.browser.site import NARROW, Site, everywhere, overflows
 from tests.fake_llama import Script, default_answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,6 +102,7 @@ def test_back_and_forward_go_from_one_conversation_to_the_other(site: Site) -> N
     expect(alice.text).to_have_text("One.")
 
 
+@everywhere
 def test_copy_gives_the_text_as_it_was_written(site: Site) -> None:
     """Also where the browser has no clipboard for pages: what arrives there is pasted into the box."""
     written = "A *list*:\n\n- one & two\n- `three`\n\n```python\nprint('four')\n```\n"

@@ -1,9 +1,14 @@
-// The websocket: connects, signs in by the session's cookie, keeps itself alive, and comes back by itself.
+// The websocket: connects, signs in by the session's cookie, keeps itself alive, and comes back by itself. Where none
+// gets through, server-sent events stand in for it.
+
+import { Events } from "./events.js";
+import { socketless } from "./kept.js";
 
 const SIGNED_OUT = 4401; // close code
 const QUIET_PING = 15_000; // keeps proxies from closing an idle socket
 const WAITING_PING = 3_000; // while something is awaited: a lost last event, or a dead line, is found by asking
 const PATIENCE = 8_000; // without an answer to a ping, or to opening
+const MOST_REFUSED = 2; // sockets that did not open, one after the other: then every other try is without
 const SHORT_PATIENCE = 2_000; // when the page or the network has just come back: the old socket is probably dead
 const SLOWEST = 10_000;
 
@@ -16,6 +21,7 @@ export class Connection {
   #on;
   #socket = null;
   #failures = 0;
+  #refused = 0; // sockets in a row that never were ready
   #timer = 0;
   #heardAt = 0;
   #askedAt = 0; // when it was opened, or last pinged
@@ -40,8 +46,7 @@ export class Connection {
 
   #open() {
     clearTimeout(this.#timer);
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}/ws/`);
+    const socket = this.#isSocketless() ? new Events() : new WebSocket(address());
     this.#socket = socket;
     this.#askedAt = performance.now();
     this.#patience = PATIENCE;
@@ -54,12 +59,33 @@ export class Connection {
     if (frame.type === "ready") {
       this.ready = true;
       this.#failures = 0;
+      this.#refused = 0;
+      if (!(this.#socket instanceof Events)) socketless.set(false);
+      else if (!socketless.is()) this.#tryAgain();
       this.#on.state("online");
     }
     this.#on.frame(frame);
   }
 
+  /** Whether the next try is without a websocket. */
+  #isSocketless() {
+    return (socketless.is() || this.#refused >= MOST_REFUSED) && this.#refused % 2 === 0;
+  }
+
+  /** It may have been the site that was away, and not a proxy that lets none through. */
+  #tryAgain() {
+    const socket = new WebSocket(address());
+    let works = false;
+    socket.addEventListener("message", () => {
+      works = true;
+      socket.close();
+      if (this.#socket instanceof Events) this.#drop();
+    });
+    socket.addEventListener("close", () => works || socketless.set(true));
+  }
+
   #closed(code) {
+    if (!this.ready) this.#refused++;
     this.ready = false;
     this.#socket = null;
     if (code === SIGNED_OUT) {
@@ -105,4 +131,8 @@ export class Connection {
     this.#closed(0);
     socket.close();
   }
+}
+
+function address() {
+  return `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/`;
 }

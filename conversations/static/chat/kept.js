@@ -36,18 +36,30 @@ export const outbox = {
   take: (client_id) => drop(`out:${client_id}`),
 };
 
+/** That no websocket gets through to here: this tab, through reloads, does not wait for one. */
+export const socketless = {
+  is: () => ofTab("socketless") === "true",
+  set: (is) => ofTab("socketless", String(is)),
+};
+
 /** At signing out: nothing of this person stays in the browser. */
 export function forgetEverything() {
   for (const key of keys("")) drop(key);
 }
 
 function thisTab() {
+  const id = ofTab("tab") ?? uuid();
+  ofTab("tab", id);
+  return id;
+}
+
+/** What the tab keeps under `key`, or is to keep from now on. */
+function ofTab(key, value) {
   try {
-    const id = sessionStorage.getItem("tab") ?? uuid();
-    sessionStorage.setItem("tab", id);
-    return id;
+    if (value !== undefined) sessionStorage.setItem(key, value);
+    return sessionStorage.getItem(key);
   } catch {
-    return uuid();
+    return null;
   }
 }
 

@@ -1,0 +1,60 @@
+"""Proxies as networks have them between people and a site."""
+
+import re
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+UPGRADE = re.compile(rb"\r\n(?:upgrade|sec-websocket-[a-z]+): [^\r\n]*", re.IGNORECASE)
+REQUEST = re.compile(rb"[A-Z]+ /")
+HEADERS_END = b"\r\n\r\n"
+
+
+@contextmanager
+def without_upgrades(port: int) -> Iterator[int]:
+    """Its port: what it takes there goes on to `port`, but no websocket gets through."""
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as server:
+                back = threading.Thread(target=_pump, args=(server, self.request), daemon=True)
+                back.start()
+                _pump_stripped(self.request, server)
+                back.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as listener:
+        listener.daemon_threads = True
+        listener.block_on_close = False
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        try:
+            yield listener.server_address[1]
+        finally:
+            listener.shutdown()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def _pump_stripped(source: socket.socket, target: socket.socket) -> None:
+    """As a proxy of HTTP/1.0: hop-by-hop headers stay here."""
+    pending = b""
+    try:
+        while data := source.recv(65536):
+            pending += data
+            while HEADERS_END in pending:
+                head, _, pending = pending.partition(HEADERS_END)
+                target.sendall(UPGRADE.sub(b"", head) + HEADERS_END)
+            if not REQUEST.match(pending):
+                target.sendall(pending)
+                pending = b""
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
