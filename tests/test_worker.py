@@ -8,7 +8,7 @@ import pytest
 import requests
 from django.db.models import Q
 
-from conversations import turns
+from conversations import actions, turns
 from conversations.models import Conversation, Generation, Message
 from slots import leases
 from slots.models import PastLease, Slot
@@ -181,16 +181,20 @@ class TestStop:
         self, fake_llama: FakeLlama, start_worker: StartProcess
     ) -> None:
         start_worker(LLAMA_SERVERS=fake_llama.url)
-        turn = ask(factories.conversation(), SLOW)
+        hidden, removed = (ask(factories.conversation(), f"{SLOW} {word}") for word in ("hidden", "removed"))
         other = ask(factories.conversation(), "[[tokens=100 rate=40]]")
-        written(turn)
-        Conversation.objects.filter(pk=turn.generation.conversation_id).delete()
-        (request,) = (record for record in fake_llama.requests if record.asked == turn.message.text)
-        eventually(lambda: request.outcome == "cancelled", 5)
+        for turn in (hidden, removed):
+            written(turn)
+        where = hidden.generation.conversation_id
+        actions.delete(hidden.generation.owner_id, where)
+        actions.remove(removed.generation.owner_id, removed.generation.conversation_id)
+        asked = {record.asked: record for record in fake_llama.requests}
+        eventually(lambda: all(asked[turn.message.text].outcome == "cancelled" for turn in (hidden, removed)), 5)
         assert ended(other).status == "done"
-        eventually(lambda: not Slot.objects.filter(phase="busy").exists())
-        eventually(lambda: not Slot.objects.filter(condition="stopping").exists())
-        assert not Message.objects.filter(conversation=turn.generation.conversation_id).exists()
+        eventually(lambda: not Slot.objects.filter(Q(phase="busy") | Q(condition="stopping")).exists())
+        eventually(lambda: not Slot.objects.filter(holder=where).exists(), 15, what="its lease to end")
+        assert ended(hidden).status == "cancelled"
+        assert not Message.objects.filter(conversation=removed.generation.conversation_id).exists()
 
 
 @pytest.mark.llama
