@@ -34,6 +34,7 @@ from conversations import (
     sending,
     titles,
     unfinished,
+    unmeasured,
     wishes,
 )
 from conversations.claims import Claim
@@ -427,6 +428,9 @@ def _end_queued(generation: uuid.UUID, ending: Ending) -> bool:
 
 
 def _ended(where: QuerySet[Generation], generation: uuid.UUID, ending: Ending) -> bool:
+    if ending.timings is None:
+        usage, timings = unmeasured.figures(generation)
+        ending = replace(ending, usage=usage, timings=timings)
     moved = where.update(fence=None, finished_at=Now(), seq=folding.last_seq(generation), **asdict(ending))
     if moved:
         folding.fold(generation)

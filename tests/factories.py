@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from django.contrib.auth.hashers import make_password
 from django.db.models import F, Sum
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Length, Now
 
 from chatbackend.accounts.models import User
@@ -100,6 +101,11 @@ def age(slot: int, seconds: float) -> None:
     Slot.objects.filter(pk=slot).update(
         expires_at=F("expires_at") - span, since=F("since") - span, used_at=F("used_at") - span
     )
+
+
+def ago(seconds: float) -> Combinable:
+    """A moment so long before now, by Postgres's clock."""
+    return Now() - timedelta(seconds=seconds)
 
 
 def expire(slot: int, ago: float = 0.001) -> None:

@@ -125,8 +125,21 @@ class Problem(serializers.Serializer[Any]):
 
 
 class Usage(serializers.Serializer[Any]):
-    prompt_tokens = serializers.IntegerField()
+    prompt_tokens = serializers.IntegerField(allow_null=True, help_text="null where the server never said.")
     completion_tokens = serializers.IntegerField()
+
+
+class Timings(serializers.Serializer[Any]):
+    """null is what was not measured; there may be more fields."""
+
+    queue_ms = serializers.IntegerField(allow_null=True)
+    ttft_ms = serializers.IntegerField(allow_null=True, help_text="From the send to the first piece.")
+    prompt_n = serializers.IntegerField(allow_null=True, help_text="Model tokens that were read, in `prompt_ms`.")
+    prompt_ms = serializers.FloatField(allow_null=True)
+    cache_n = serializers.IntegerField(allow_null=True, help_text="Model tokens that were found in the slot's cache.")
+    tokens_per_second = serializers.FloatField(allow_null=True)
+    thinking_ms = serializers.IntegerField(allow_null=True, help_text="From the first thought to the last.")
+    replay_cause = serializers.CharField(allow_null=True, help_text="Why history was read again.")
 
 
 class EstimateOutput(serializers.Serializer[Any]):
@@ -153,7 +166,7 @@ class GenerationState(serializers.Serializer[Any]):
     finish_reason = serializers.CharField()
     error = Problem(allow_null=True)
     usage = Usage(allow_null=True)
-    timings = serializers.JSONField(allow_null=True)
+    timings = Timings(allow_null=True, help_text="null until it has ended, as `usage`.")
 
 
 class GenerationOutput(GenerationState):

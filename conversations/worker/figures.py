@@ -19,6 +19,8 @@ class Figures:
         self._seen = claim.tokens - self.tokens_before
         self._began = time.monotonic()
         self._ttft_ms: int | None = None
+        self._thinking: list[float] = []  # when it began to think, and when it was last heard to
+        self._writing: list[float] = []  # the same of both, thoughts and text
         self._reading: list[float] = []  # when it began to read the prompt, and when it was last heard to
         self._so_far = ""
         self._progress: dict[str, int] = {}
@@ -36,8 +38,11 @@ class Figures:
     def take(self, event: Event) -> None:
         if event.text or event.reasoning:
             self._seen += 1
+            self._writing = [*self._writing[:1], time.monotonic()]
             if self._ttft_ms is None and not self._claim.seq:
                 self._ttft_ms = self._claim.queue_ms + round((time.monotonic() - self._began) * 1000)
+        if event.reasoning:
+            self._thinking = [*self._thinking[:1], time.monotonic()]
         if event.progress:
             self._reading = [*self._reading[:1], time.monotonic()]
         self._progress = event.progress or self._progress
@@ -71,6 +76,22 @@ class Figures:
             "prompt_n": self._timings.get("prompt_n", read),
             "prompt_ms": self._timings.get("prompt_ms", heard_ms),
             "cache_n": self._timings.get("cache_n", self._progress.get("cache")),
-            "tokens_per_second": self._timings.get("predicted_per_second"),
+            "tokens_per_second": self._timings.get("predicted_per_second", self._pace),
+            "thinking_ms": self._thinking_ms,
             "replay_cause": replay_cause,
         }
+
+    @property
+    def _pace(self) -> float | None:
+        """As heard; None of a stream that was taken over, of which the beginning came at once."""
+        if self._claim.grant.taken_over or len(self._writing) < 2:
+            return None
+        seconds = self._writing[-1] - self._writing[0]
+        return round((self._seen - 1) / seconds, 2) if seconds else None
+
+    @property
+    def _thinking_ms(self) -> int | None:
+        """From the first of its thoughts to the last; None if it had none, or had begun before."""
+        if self._claim.reasoning_length or not self._thinking:
+            return None
+        return round((self._thinking[-1] - self._thinking[0]) * 1000)

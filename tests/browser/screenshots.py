@@ -5,6 +5,7 @@ whole site at hand.
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,21 @@ def test_settings(site: Site) -> None:
     dialog.get_by_text("Save as a preset").click()
     dialog.get_by_label("Name").scroll_into_view_if_needed()
     picture(alice.page, "settings-end")
+
+
+def test_thinking(site: Site) -> None:
+    thought = "Two and two are what they are. I should say so, and briefly.\n\nFour, then. " * 3
+    site.llama.script(Script(text="Four.", reasoning=thought, rate=30))
+    site.worker()
+    alice = site.person().say("What is 2 + 2?")
+    expect(alice.answer.get_by_text("Thinking…")).to_be_visible()
+    picture(alice.page, "thinking")
+    alice.is_answered()
+    alice.answer.hover()
+    picture(alice.page, "thought")
+    alice.answer.get_by_text("Thought for").click()
+    alice.answer.get_by_text(re.compile(r"tokens · .* tokens/s")).click()
+    picture(alice.page, "thought-and-figures")
 
 
 def test_streaming(site: Site) -> None:

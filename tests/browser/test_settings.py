@@ -10,6 +10,7 @@ from slots.models import Server
 from tests import factories
 from tests.browser.chat import Chat, soon
 from tests.browser.site import NARROW, Site, overflows
+from tests.fake_llama import Script
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("host", ["127.0.0.1"])]
 
@@ -100,3 +101,27 @@ def test_a_preset_is_saved_and_chosen_for_a_new_conversation_on_a_telephone(site
     dialog.get_by_role("button", name="Delete this preset").click()
     expect(dialog).to_contain_text("The preset “Pirate” was deleted.")
     assert [preset.name for preset in Preset.objects.all()] == ["House"]
+
+
+def test_thoughts_are_folded_timed_and_kept_out_of_copies(site: Site) -> None:
+    site.llama.script(Script(text="Four, surely.", reasoning="Two and two. " * 8, rate=40))
+    site.worker()
+    alice = site.person()
+    alice.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    alice.say("2 + 2?")
+    expect(alice.answer.get_by_text("Thinking…")).to_be_visible()
+    expect(alice.progress).to_be_hidden()
+    alice.is_answered()
+    over = alice.answer.get_by_text(re.compile(r"^Thought for (a moment|\d s)$"))
+    expect(over).to_be_visible()
+    expect(alice.answer.get_by_text("Two and two.")).to_be_hidden()
+    over.click()
+    expect(alice.answer.get_by_text("Two and two.")).to_be_visible()
+    alice.answer.get_by_role("button", name="Copy").click()
+    expect(alice.answer.get_by_role("button", name="Copied")).to_be_visible()
+    assert alice.page.evaluate("navigator.clipboard.readText()") == "Four, surely."
+    alice.answer.get_by_text(re.compile(r"tokens · .* tokens/s")).click()
+    expect(alice.answer.get_by_text("the server's defaults")).to_be_visible()
+    alice.page.reload()
+    expect(alice.answer.get_by_text("Two and two.")).to_be_hidden()
+    expect(over).to_be_visible()

@@ -5,7 +5,7 @@ import { copyWith } from "../copy.js";
 import { isCutShort, isLive } from "./conversation.js";
 import { editorFor } from "./editor.js";
 import { button, make, say } from "./elements.js";
-import { failure, figures, note, progress } from "./wording.js";
+import { facts, failure, figures, note, progress, thoughts as overThoughts } from "./wording.js";
 
 const MARKED = 2500; // ms for which a message that was found stands out
 const NEAR = 60; // pixels from the end that still count as being there
@@ -208,7 +208,8 @@ function outgoing(message, on) {
 function answer(message, on) {
   const article = make("article", { "data-role": "assistant", "data-message": message.id });
   const thoughts = make("div.thoughts", { dir: "auto" });
-  const thinking = make("details.thinking", {}, make("summary", {}, "Thoughts"), thoughts);
+  const over = make("summary");
+  const thinking = make("details.thinking", {}, over, thoughts);
   const text = make("div.text", { dir: "auto" });
   const line = make("span");
   const bar = make("progress", { "aria-label": "Read of the conversation" });
@@ -222,9 +223,11 @@ function answer(message, on) {
   const copy = button("Copy", () => copyWith(copy, article.message.text));
   const more = button("Continue", goOn);
   const again = button("Regenerate", () => on.regenerate(message));
-  const facts = make("span.figures.muted");
+  const glance = make("summary");
+  const known = make("dl");
+  const about = make("details.figures.muted", {}, glance, known);
   const versions = versionsOf(on);
-  const actions = make("div.actions", {}, versions, copy, more, again, facts);
+  const actions = make("div.actions", {}, versions, copy, more, again, about);
   article.append(heading("Answer"), thinking, text, ...notesOf(message), state, problem, after, actions);
   article.blocks = [];
   article.update = (now, conversation) => {
@@ -236,16 +239,18 @@ function answer(message, on) {
     article.setAttribute("aria-busy", String(live));
     thinking.hidden = !now.reasoning;
     say(thoughts, now.reasoning);
+    say(over, overThoughts(generation, Boolean(now.text)));
     write(article, text, now);
     text.hidden = !now.text;
-    state.hidden = !live || (generation.status === "running" && Boolean(now.text) && !generation.prefill);
+    const begun = generation.status === "running" && Boolean(now.text || now.reasoning);
+    state.hidden = !live || (begun && !generation.prefill);
     if (!state.hidden) showProgress(line, bar, generation);
     problem.hidden = !failed;
     if (failed) say(sentence, failure(generation));
     const said = live ? "" : note(generation);
     after.hidden = !said;
     say(after, said);
-    say(facts, live ? "" : figures(generation));
+    if (!live) showFigures(glance, known, generation);
     actions.hidden = live;
     versions.show(now, Boolean(conversation.live));
     copy.hidden = !now.text;
@@ -265,6 +270,15 @@ function showProgress(line, bar, generation) {
     bar.max = generation.prefill.total;
     bar.value = generation.prefill.processed;
   }
+}
+
+function showFigures(line, known, generation) {
+  const shown = facts(generation);
+  const now = JSON.stringify(shown);
+  say(line, figures(generation));
+  if (known.dataset.now === now) return; // what is read or selected stays
+  known.dataset.now = now;
+  known.replaceChildren(...shown.map(([name, what]) => make("div", {}, make("dt", {}, name), make("dd", {}, what))));
 }
 
 /** The rendered text, block by block; the source as it is while no rendering has come. */

@@ -65,13 +65,40 @@ export function cost({ tokens, seconds }) {
   return seconds ? `${read}, roughly ${range(seconds)}.` : `${read}.`;
 }
 
-/** Figures for the curious. */
+/** What stands over the thoughts of an answer. */
+export function thoughts({ status, timings }, answering) {
+  if (status === "running" && !answering) return "Thinking…";
+  const spent = timings?.thinking_ms;
+  if (spent == null) return "Thoughts";
+  return spent < 500 ? "Thought for a moment" : `Thought for ${number.format(Math.round(spent / 1000))} s`;
+}
+
+/** Figures for the curious, in a line. */
 export function figures({ usage, timings }) {
   const said = [];
   if (usage?.completion_tokens) said.push(`${number.format(usage.completion_tokens)} tokens`);
   if (timings?.tokens_per_second) said.push(`${timings.tokens_per_second.toFixed(1)} tokens/s`);
-  if (timings?.ttft_ms != null) said.push(`first after ${(timings.ttft_ms / 1000).toFixed(1)} s`);
-  return said.join(" · ");
+  return said.join(" · ") || "Details";
+}
+
+/** All of them, as `[name, what]`. */
+export function facts({ usage, timings, params, finish_reason }) {
+  const { prompt_n, cache_n, ttft_ms, queue_ms } = timings ?? {};
+  const written = (value) => (Array.isArray(value) ? value.map((one) => JSON.stringify(one)).join(" ") : value);
+  const set = Object.entries(params ?? {}).map(([name, value]) => `${name} ${written(value)}`);
+  return [
+    ["Read", prompt_n != null && `${number.format(prompt_n)} tokens, ${number.format(cache_n ?? 0)} were in the cache`],
+    ["In the queue", queue_ms != null && seconds(queue_ms)],
+    ["First token", ttft_ms != null && `after ${seconds(ttft_ms)}`],
+    ["Written", usage?.completion_tokens && `${number.format(usage.completion_tokens)} tokens`],
+    ["Speed", timings?.tokens_per_second && `${timings.tokens_per_second.toFixed(1)} tokens/s`],
+    ["Ended", finish_reason],
+    ["Made with", params && (set.join(", ") || "the server's defaults")],
+  ].filter(([, what]) => what);
+}
+
+function seconds(ms) {
+  return `${(ms / 1000).toFixed(1)} s`;
 }
 
 /** The sentence of an answer that failed, with what became of its text. */
