@@ -280,10 +280,10 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._send(frames.conversation_deleted(UUID(conversation)))
             return
         if conversation in self.subscribed:
-            for message in shown["messages"]:
-                if message["generation"]:
-                    self.following.begin(message["generation"])
-                    self.live_html.begin(message)
+            answers = [message for message in shown["messages"] if message["generation"]]
+            self.following.begin_all(conversation, (message["generation"] for message in answers))
+            for message in answers:
+                self.live_html.begin(message)
         await self._send({**shown, **(about or {})})
 
     async def _drop(self, conversation: str) -> None:

@@ -2,7 +2,7 @@
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -64,6 +64,13 @@ class Following:
         told = _Told(state["conversation"], state["seq"], live, self._clock(), state.get("place"))
         told.estimate = state.get("estimate")
         self._told[state["id"]] = told
+
+    def begin_all(self, conversation: str, states: Iterable[Frame]) -> None:
+        """The client was given a snapshot with these: any other of the conversation has ended, or is not shown."""
+        for told in self._told.values():
+            told.live = told.live and told.conversation != conversation
+        for state in states:
+            self.begin(state)
 
     def await_snapshot(self, generation: str, conversation: str) -> None:
         """The client has nothing of it yet, and Postgres could not be asked: whatever comes first leads to asking."""

@@ -103,6 +103,14 @@ def test_nobody_waits_for_what_has_ended_or_is_forgotten(following: Following, c
     assert following.silent() == []
 
 
+def test_what_a_snapshot_does_not_show_is_not_waited_for(following: Following, clock: Clock) -> None:
+    elsewhere, shown = str(uuid.uuid4()), str(uuid.uuid4())
+    following.begin({"id": elsewhere, "conversation": str(uuid.uuid4()), "seq": 1, "status": "running"})
+    following.begin_all(CONVERSATION, [{"id": shown, "conversation": CONVERSATION, "seq": 0, "status": "queued"}])
+    clock.now += SILENCE
+    assert {str(silent.generation) for silent in following.silent()} == {elsewhere, shown}
+
+
 def test_frames_are_allowed_in_bursts_and_then_at_a_pace(clock: Clock) -> None:
     allowance = Allowance(clock)
     for _ in range(BURST):
