@@ -20,8 +20,8 @@ from slots import residency
 LONG = 100  # characters
 
 # Of each message up to a question: how many model tokens the prompt had that ended with it. Of an answer that is the
-# prompt and what was written, thoughts left out. What was queued again or gone on with was counted with a part of the
-# answer: the least is the one without.
+# prompt and what was written, unless it was thought about: a template may leave that out. What was queued again or gone
+# on with was counted with a part of the answer: the least is the one without.
 _COUNTED = """
 WITH RECURSIVE path AS (
   SELECT id, parent_id, role, text, 1 AS depth FROM conversations_message WHERE id = %s
@@ -35,8 +35,8 @@ LEFT JOIN LATERAL (
   FROM conversations_message a JOIN conversations_generation g ON g.message_id = a.id
   WHERE a.parent_id = path.id AND g.kind <> 'continue') asked ON true
 LEFT JOIN LATERAL (
-  SELECT (g.usage->>'prompt_tokens')::integer + round((g.usage->>'completion_tokens')::integer
-           * octet_length(m.text) / greatest(1.0, octet_length(m.text) + octet_length(m.reasoning)))::integer AS tokens
+  SELECT CASE WHEN m.reasoning = ''
+           THEN (g.usage->>'prompt_tokens')::integer + (g.usage->>'completion_tokens')::integer END AS tokens
   FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
   WHERE g.message_id = path.id AND g.usage IS NOT NULL ORDER BY g.id DESC LIMIT 1) said ON true
 ORDER BY path.depth DESC"""
@@ -108,7 +108,10 @@ def _upto(turns: Sequence[_Turn]) -> list[float]:
     counted = [(turn.tokens, size) for turn, size in zip(turns, sizes, strict=True) if turn.tokens]
     each = counted[-1][0] / counted[-1][1] if counted else 1 / BYTES_PER_TOKEN
     found: list[float] = []
-    for turn in turns:
+    for turn, following in zip(turns, [*turns[1:], _Turn(0, None)], strict=True):
         before = found[-1] if found else 0.0
-        found.append(max(before, turn.tokens or before + turn.bytes * each))
+        here = turn.tokens or before + turn.bytes * each
+        if not turn.tokens and following.tokens:  # with the thoughts in it, if there are any
+            here = following.tokens - following.bytes * each
+        found.append(max(before, here))
     return found

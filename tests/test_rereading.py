@@ -13,7 +13,7 @@ from slots.models import Slot
 from tests import factories, worker
 from tests.answers import ended
 from tests.eventually import eventually
-from tests.fake_llama import FakeLlama
+from tests.fake_llama import FakeLlama, Script
 from tests.stack import StartProcess
 from tests.test_api_conversations import refused
 from tests.web import Person
@@ -52,6 +52,7 @@ def is_near(told: rereading.Cost, timings: dict[str, Any]) -> None:
 
 
 def test_what_is_told_is_what_is_then_read(fake_llama: FakeLlama, start_worker: StartProcess) -> None:
+    fake_llama.script(Script(reasoning="a thought " * 100, text="It means this.", match="what does that mean"))
     start_worker(LLAMA_SERVERS=fake_llama.url)
     where = factories.conversation(system_prompt="Be brief, and kind to whoever asks.")
     first = asked(where, LONG)
