@@ -28,9 +28,11 @@ class Sent:
     created: bool
 
 
-def send(person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool) -> Sent:
+def send(
+    person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool, branch: bool = True
+) -> Sent:
     """Store the message, queue its answer and announce both. Raises what `turns.send` raises."""
-    return _sent(person, client_id, turns.send(person, conversation, client_id, text, parent, to_leaf))
+    return _sent(person, client_id, turns.send(person, conversation, client_id, text, parent, to_leaf, branch))
 
 
 def edit(person: int, message: UUID, client_id: UUID, text: str) -> Sent:

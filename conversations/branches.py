@@ -70,13 +70,19 @@ def answer_to_go_on_with(where: Conversation, stopped: uuid.UUID) -> Message:
     return answer
 
 
-def check_parent(where: Conversation, parent: uuid.UUID | None) -> None:
-    """Raises ParentUnknown unless a message may follow `parent`: None, or an answer in there."""
-    if parent in (None, where.leaf_id):
+def check_parent(where: Conversation, parent: uuid.UUID | None, branch: bool) -> None:
+    """Raises ParentUnknown unless a message may follow `parent`: None, or an answer in there.
+
+    Without `branch` also ParentStale, with the messages newer than `parent`, unless that is the end of what is shown.
+    """
+    if parent == where.leaf_id:
         return  # the newest message is always an answer
-    answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
-    if not answers.exists():
-        raise errors.ParentUnknown
+    if parent:
+        answers = Message.objects.filter(pk=parent, conversation=where, role=Message.Role.ASSISTANT)
+        if not answers.exists():
+            raise errors.ParentUnknown
+    if not branch:
+        raise errors.ParentStale(messages=_newer(where, parent))
 
 
 def _newer(where: Conversation, known: uuid.UUID | None) -> list[history.MessageView]:

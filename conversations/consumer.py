@@ -169,7 +169,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         fields = frame.fields
         send = partial(
             actions.send, self._me, fields["conversation"], fields["client_id"], fields["text"], fields.get("parent"),
-            to_leaf="parent" not in fields,
+            to_leaf="parent" not in fields, branch=fields.get("branch", True),
         )  # fmt: skip
         sent = await in_thread(_send_if_signed_in)(self.key or "", send)
         if str(fields["conversation"]) in self.subscribed:

@@ -78,6 +78,14 @@ class ParentUnknown(ChatError):
     detail = "parent must be the id of an answer in this conversation, or null for a first message."
 
 
+class ParentStale(ChatError):
+    """Carries the `messages` newer than the parent that the client named."""
+
+    code = "parent_stale"
+    status = 409
+    detail = "The conversation went on meanwhile, in another tab or device: read what is new, then send it again."
+
+
 class NotAnAnswer(ChatError):
     code = "not_an_answer"
     detail = "Only an answer can be written again: name the id of an answer, not that of a person's message."

@@ -68,7 +68,7 @@ class Begun:
     alone: bool  # nobody else waited, and no other version of the question is there: nothing more is to be read
 
 
-def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, channel: str) -> Begun | None:
+def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str) -> Begun | None:
     """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
 
     A `parent` that is neither the newest answer nor None is not looked at here.
@@ -81,7 +81,7 @@ def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, chann
                 return None
             leaf, model, nameless = place
             after = leaf if to_leaf else parent
-            if after not in (None, leaf):
+            if after != leaf and not (branch and after is None):
                 return None
             title = titles.title_of(words) if nameless else None
             about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)

@@ -102,23 +102,25 @@ class Ending:
 
 
 def send(
-    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool
-) -> Turn:
+    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool,
+    branch: bool = True,
+) -> Turn:  # fmt: skip
     """Store a person's message and queue its answer, exactly once per `client_id`.
 
-    `to_leaf` answers the newest message of the conversation and ignores `parent`. Raises NotFound, TextEmpty,
-    TextTooLong, ParentUnknown, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
+    `to_leaf` answers the newest message of the conversation and ignores `parent`; without `branch` that must be it.
+    Raises NotFound, TextEmpty, TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting,
+    QueueFull; then nothing is stored.
     """
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
-    if begun := sending.at_once(wish, words, parent, to_leaf=to_leaf, channel=WORK_CHANNEL):
+    if begun := sending.at_once(wish, words, parent, to_leaf=to_leaf, branch=branch, channel=WORK_CHANNEL):
         return Turn(begun.question, begun.generation, created=True, begun=begun)
 
     def ask(where: Conversation) -> Message:
         after = where.leaf_id if to_leaf else parent
         branches.refuse_while_answered(where, after)
-        branches.check_parent(where, after)
+        branches.check_parent(where, after, branch)
         queue.admit(owner)
         if not (where.title or where.leaf_id):
             Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))

@@ -70,6 +70,11 @@ class SendInput(Strict):
         allow_null=True,
         help_text="The answer this replies to; null: a first message; left out: the last.",
     )
+    branch = Flag(
+        required=False,
+        help_text="Whether `parent` may be another one than the last: false refuses that, with what is newer. "
+        "Left out: it may, and what followed it is kept beside.",
+    )
 
 
 class EditInput(Strict):

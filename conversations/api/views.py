@@ -139,8 +139,9 @@ class Messages(View):
         access.conversation(self.person, id_)
         fields = checked(shapes.SendInput, request)
         sent = actions.send(
-            self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields
-        )
+            self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields,
+            fields.get("branch", True),
+        )  # fmt: skip
         return _accepted(request, self.person, sent)
 
 

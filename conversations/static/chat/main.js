@@ -127,9 +127,11 @@ function refused({ code, detail, retryable, client_id, re }) {
 
 // What the person does.
 
+/** It follows what is shown: if the conversation went on elsewhere, that is to be read first. */
 function send(text) {
   if (isSomethingOnItsWay()) return false;
   const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now(), tab };
+  if (conversation.loaded) message.parent = conversation.last?.id ?? null;
   if (conversation.id === null) message.preset = presets.take();
   outbox.put(message);
   messages.show(conversation, outbox.of(conversation.id));
@@ -164,7 +166,8 @@ async function deliver(message) {
     if (!(message = await inNewConversation(message))) return;
   }
   const { client_id, text, parent } = message; // without a parent it follows the newest answer
-  connection.send({ type: "send", conversation: message.conversation, client_id, text, parent });
+  const branch = Boolean(message.edits);
+  connection.send({ type: "send", conversation: message.conversation, client_id, text, parent, branch });
 }
 
 const being = new Set(); // client_ids whose conversation is just being made
