@@ -21,7 +21,7 @@ from django.conf import settings
 
 from slots.faults import KEY, LOADING, NOTHING, ROUTER
 
-# What its methods raise is imported from here as well.
+# What its methods raise and give is imported from here as well.
 from slots.faults import ContextExceeded as ContextExceeded
 from slots.faults import ServerError as ServerError
 from slots.faults import ServerFailed as ServerFailed
@@ -29,7 +29,10 @@ from slots.faults import ServerRefused as ServerRefused
 from slots.faults import ServerUnreachable as ServerUnreachable
 from slots.faults import StreamBroken as StreamBroken
 from slots.faults import StreamUnknown as StreamUnknown
-from slots.reading import LONGEST_SENTENCE, Event, chunk, count, parsed, plain
+from slots.reading import LONGEST_SENTENCE, SWITCHES, Event, chunk, count, parsed, plain
+from slots.reading import Peek as Peek
+from slots.reading import Props as Props
+from slots.reading import SlotState as SlotState
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
@@ -38,49 +41,6 @@ LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
 LONGEST_PAGE = 256 * 1024  # of a stranger's
 MOST_SLOTS = 1024
-# What chat templates let a request decide about the model's thoughts; `chat_template_kwargs` sets it.
-SWITCHES = ("enable_thinking", "reasoning_effort", "preserve_thinking", "clear_thinking")
-
-
-@dataclass(frozen=True, slots=True)
-class Props:
-    """What `/props` tells of the process."""
-
-    boot: str  # random per process; empty on servers too old to say
-    model: str
-    total_slots: int
-    n_ctx: int  # model tokens per slot
-    model_path: str = ""
-    sleeping: bool = False  # its model and every cache are freed until a request, or a look at /slots, wakes it
-    switches: tuple[str, ...] = ()  # those of SWITCHES that its chat template reads
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """What an address answered that may be no llama-server's."""
-
-    status: int
-    headers: dict[str, str]  # names in lower case
-    text: str  # the beginning of its body
-
-    @property
-    def json(self) -> Any:
-        """None for what is no JSON."""
-        try:
-            return parsed(self.text.encode())
-        except ValueError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class SlotState:
-    """One slot in `/slots`. `task` and `tokens` stay after it went quiet; None if it never ran."""
-
-    id: int
-    busy: bool
-    task: int | None
-    tokens: int | None
-    n_ctx: int | None = None
 
 
 class Stream:

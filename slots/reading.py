@@ -10,6 +10,8 @@ from typing import Any
 
 LONGEST_SENTENCE = 500  # code points of a server's own words; they are stored and shown
 LARGEST = 2**31 - 1  # of what a server counts: Postgres's integer
+# What chat templates let a request decide about the model's thoughts; `chat_template_kwargs` sets it.
+SWITCHES = ("enable_thinking", "reasoning_effort", "preserve_thinking", "clear_thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,47 @@ class Event:
     usage: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
     done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """What `/props` tells of the process."""
+
+    boot: str  # random per process; empty on servers too old to say
+    model: str
+    total_slots: int
+    n_ctx: int  # model tokens per slot
+    model_path: str = ""
+    sleeping: bool = False  # its model and every cache are freed until a request, or a look at /slots, wakes it
+    switches: tuple[str, ...] = ()  # those of SWITCHES that its chat template reads
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What an address answered that may be no llama-server's."""
+
+    status: int
+    headers: dict[str, str]  # names in lower case
+    text: str  # the beginning of its body
+
+    @property
+    def json(self) -> Any:
+        """None for what is no JSON."""
+        try:
+            return parsed(self.text.encode())
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One slot in `/slots`. `task` and `tokens` stay after it went quiet; None if it never ran."""
+
+    id: int
+    busy: bool
+    task: int | None
+    tokens: int | None
+    n_ctx: int | None = None
 
 
 def plain(value: object) -> str:

@@ -21,7 +21,7 @@ from tests.answers import ended, look, written
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Script, default_answer
 from tests.llama import real_llama_server
-from tests.scripted import engine
+from tests.scripted import engine, tasks
 from tests.stack import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -57,12 +57,12 @@ def another(view: GenerationView) -> GenerationView:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[engine.Engine, engine.Slot, engine.Generation], None]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[engine.Engine, tasks.Slot, tasks.Generation], None]]:
     """What is to happen to a slot of the scripted server just before it begins with a request."""
-    before: list[Callable[[engine.Engine, engine.Slot, engine.Generation], None]] = []
+    before: list[Callable[[engine.Engine, tasks.Slot, tasks.Generation], None]] = []
     launch = engine.Engine._launch
 
-    def disturbed(self: engine.Engine, slot: engine.Slot, task: engine.Generation) -> None:
+    def disturbed(self: engine.Engine, slot: tasks.Slot, task: tasks.Generation) -> None:
         for disturb in before:
             disturb(self, slot, task)
         launch(self, slot, task)
@@ -128,7 +128,7 @@ def told_apart(launched: list[Any], fake_llama: FakeLlama, start_worker: StartPr
 
     slot = Slot.objects.get(holder=where.pk)
 
-    def elsewhere(_: engine.Engine, taken: engine.Slot, task: engine.Generation) -> None:
+    def elsewhere(_: engine.Engine, taken: tasks.Slot, task: tasks.Generation) -> None:
         """It answers, and `/slots` shows nothing of it on the slot that was asked."""
         task.id_task = slot.kv_task or 0
 
@@ -160,7 +160,7 @@ class TestIsolationIsBroken:
     def test_nothing_of_it_is_shown_and_everybody_goes_on_elsewhere(
         self, launched: list[Any], start_worker: StartProcess
     ) -> None:
-        def reuses(self: engine.Engine, _: engine.Slot, task: engine.Generation) -> None:
+        def reuses(self: engine.Engine, _: tasks.Slot, task: tasks.Generation) -> None:
             task.cache_prompt = task.cache_prompt or self.n_ctx == 1024
 
         launched.append(reuses)

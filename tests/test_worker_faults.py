@@ -17,8 +17,8 @@ from tests import factories
 from tests.answers import ended, look
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Fault, Script, default_answer
-from tests.scripted.engine import Event, Token
 from tests.scripted.sse import ChatStream
+from tests.scripted.tasks import Event, Token
 from tests.stack import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)

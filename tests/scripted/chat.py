@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.scripted import sse, tokens
-from tests.scripted.engine import Begun, Cancel, Ended, Event, Finished, Generation, Refused, Token
 from tests.scripted.journal import Record
 from tests.scripted.script import Answer, Script
 from tests.scripted.streams import Session
+from tests.scripted.tasks import Begun, Cancel, Ended, Event, Finished, Generation, Refused, Token
 from tests.scripted.web import Connection, Gone, Request
 
 if TYPE_CHECKING:

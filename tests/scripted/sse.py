@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.scripted import tokens
-from tests.scripted.engine import Begun, Ended, Event, Finished, Generation, Progress, Refused, Token
+from tests.scripted.tasks import Begun, Ended, Event, Finished, Generation, Progress, Refused, Token
 from tests.scripted.web import dump
 
 DONE = b"data: [DONE]\n\n"
