@@ -17,6 +17,7 @@ from conversations.models import Conversation, Generation
 from slots import leases, past
 
 UNDO = timedelta(seconds=30)
+TOO_LATE = f"There is nothing with this id to restore: that is possible for {UNDO.seconds} seconds."
 AT_ONCE = 100  # conversations in one transaction
 
 
@@ -37,7 +38,7 @@ def restore(person: int, conversation: UUID) -> None:
     """Have it back as it was, what ran excepted; nothing happens to one that is there. Raises NotFound after UNDO."""
     mine = Conversation.objects.filter(pk=conversation, owner=person)
     if not mine.filter(deleted_at__gt=Now() - UNDO).update(deleted_at=None) and not mine.filter(deleted_at=None):
-        raise errors.NotFound
+        raise errors.NotFound(TOO_LATE)
 
 
 def remove_due() -> int:

@@ -175,7 +175,8 @@ def test_what_postgres_cannot_store_is_cleaned_as_everywhere(alice: Visitor) -> 
         (document(conversation(message("a", generations=[run(usage={"prompt_tokens": 10**10})]))), "a whole number of"),
         (document(conversation(message("a", generations=[run(usage={"prompt_tokens": 1.5})]))), "a whole number of"),
         (document(conversation(message("a", imported={"x": 10**400}))), "`imported`: a number is too large."),
-        (b'[{"conv": {}, "messages": [' + b"{}," * 1_000_001 + b"]}]", "more than 1,000,000 values"),
+        (document(conversation(), presets=[{"name": ""}]), "preset 1: `name` is '', it must be a name of 1 to 100"),
+        (document(conversation(), presets={}), "`presets`: this is an object, it must be a list."),
         (b'[{"conv": ' + b"[" * 60 + b"]" * 60 + b', "messages": []}]', "nested more than 50 deep"),
         (b'[{"conv": ' + b"[" * 9999 + b"]" * 9999 + b', "messages": []}]', "nested too deep"),
     ],
@@ -187,6 +188,16 @@ def test_a_file_with_a_fault_is_refused_with_its_place_and_nothing_of_it_stays(w
     assert sentence in refusal.value.detail
     assert refusal.value.detail.endswith(". Nothing was imported.") or "known here" in refusal.value.detail
     assert not Conversation.objects.filter(owner=person).exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [("MOST_VALUES", "conversation 1: it has more than 100 values"), ("MOST_MARKS", "too many values")],
+)
+def test_a_file_of_nothing_but_brackets_is_refused(limit: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, limit, 100)
+    with pytest.raises(errors.ImportRefused, match=sentence):
+        comes(someone(), b'[{"conv": {}, "messages": [' + b"{}," * 101 + b"{}]}]")
 
 
 def test_the_same_file_twice_is_imported_once_and_only_what_is_new_of_a_later_one(alice: Visitor) -> None:
@@ -206,10 +217,21 @@ def test_what_is_still_here_is_not_imported_beside_itself(alice: Visitor, bob: V
     answered(where, "One", "First")
     exported = leaves(alice.pk)
     answered(where, "Two", "Second")
-    assert comes(alice.pk, exported) == Imported([], 1)
+    assert comes(alice.pk, exported) == Imported([], 1, 0)
     assert len(comes(bob.pk, exported).conversations) == 1, "to anybody else it is new"
     alice.delete(f"conversations/{where.pk}/")
     assert len(comes(alice.pk, exported).conversations) == 1
+
+
+def test_presets_come_along_but_for_those_whose_name_is_taken(alice: Visitor, bob: Visitor) -> None:
+    for name in ("Short", "Long"):
+        alice.post("presets/", {"name": name, "system_prompt": f"Be {name}.", "params": {"seed": 5}})
+    bob.post("presets/", {"name": "Short", "system_prompt": "Mine."})
+    exported = alice.get("export/").content
+    said = bob.request("POST", "/api/v1/import/", data=exported).json()
+    assert (said["detail"], said["presets"]) == ("1 preset was imported.", 1)
+    own = [(one["name"], one["system_prompt"], one["params"]) for one in bob.get("presets/").json()]
+    assert sorted(own) == [("Long", "Be Long.", {"seed": 5}), ("Short", "Mine.", {})]
 
 
 def test_imported_figures_count_for_nothing_here() -> None:

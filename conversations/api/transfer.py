@@ -35,6 +35,7 @@ FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
 class ImportedOutput(serializers.Serializer[Any]):
     imported = serializers.IntegerField(help_text="Conversations that are new.")
+    presets = serializers.IntegerField(help_text="Presets that are new: those whose name one has are left alone.")
     already = serializers.IntegerField(help_text="Conversations of the file that were here before.")
     conversations = serializers.ListField(child=serializers.UUIDField(), help_text="The new ones, as in the file.")
     detail = serializers.CharField(help_text="The same as a sentence.")
@@ -67,9 +68,10 @@ class ExportOne(View):
 class ExportAll(View):
     @extend_schema(operation_id="export", responses={(200, "application/json"): FILE, **REFUSED})
     def get(self, request: Request) -> HttpResponseBase:
-        """All of one's conversations as one file, archived ones too."""
+        """All of one's conversations as one file, archived ones too, and one's presets."""
         name = file_name(f"Conversations {timezone.now():%Y-%m-%d}", "json")
-        return _file(exporting.document(access.owned_by(self.person)), name)
+        own = access.presets(self.person).filter(owner=self.person)
+        return _file(exporting.document(access.owned_by(self.person), own), name)
 
 
 class Import(View):
@@ -108,14 +110,22 @@ def _receive(request: Request, file: IO[bytes]) -> None:
 
 def _answer(done: Imported) -> dict[str, Any]:
     new, already = len(done.conversations), done.already
-    said = f"{_counted(new)} imported." if new else "Nothing new was imported."
+    came = [_counted(count, name) for count, name in ((new, "conversation"), (done.presets, "preset")) if count]
+    said = f"{' and '.join(came)} {_were(new + done.presets)} imported." if came else "Nothing new was imported."
     if already:
-        said += f" {_counted(already)} here already."
-    return {"imported": new, "already": already, "conversations": list(map(str, done.conversations)), "detail": said}
+        said += f" {_counted(already, 'conversation')} {_were(already)} here already."
+    return {
+        "imported": new, "presets": done.presets, "already": already,
+        "conversations": list(map(str, done.conversations)), "detail": said,
+    }  # fmt: skip
 
 
-def _counted(count: int) -> str:
-    return f"{count:,} conversation{' was' if count == 1 else 's were'}"
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _file(document: Iterator[str], name: str) -> StreamingHttpResponse:

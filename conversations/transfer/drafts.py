@@ -73,6 +73,16 @@ class Draft:
         return digest.digest()
 
 
+@dataclass(frozen=True, slots=True)
+class PresetDraft:
+    """What a person begins conversations with."""
+
+    name: str
+    model: str
+    system_prompt: str
+    params: dict[str, Any]
+
+
 def by_key(messages: Iterable[DraftMessage], place: str) -> dict[str, DraftMessage]:
     """Raises ImportRefused where two have the same id."""
     found: dict[str, DraftMessage] = {}

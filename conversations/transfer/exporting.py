@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from conversations import errors, history
-from conversations.models import Conversation, Generation, Message
+from conversations.models import Conversation, Generation, Message, Preset
 from conversations.threads import in_thread
 
 FORMAT, VERSION = "chatbackend", 1
@@ -28,9 +28,11 @@ async def stream(document: Iterator[str]) -> AsyncIterator[bytes]:
         yield piece.encode()
 
 
-def document(rows: QuerySet[Conversation]) -> Iterator[str]:
+def document(rows: QuerySet[Conversation], presets: QuerySet[Preset] | None = None) -> Iterator[str]:
     """The JSON of `rows`, the oldest first; one that is deleted meanwhile is left out, or ends early."""
-    head = {"format": FORMAT, "version": VERSION, "exported_at": _time(timezone.now())}
+    head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "exported_at": _time(timezone.now())}
+    if presets is not None:
+        head["presets"] = list(presets.order_by("pk").values("name", "model", "system_prompt", "params"))
     yield f'{_json(head)[:-1]}, "conversations": ['
     between = "\n"
     for pk in rows.order_by("pk").values_list("pk", flat=True):

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from conversations import errors, json_text
 from conversations.transfer import llama_ui, own
-from conversations.transfer.drafts import Draft
+from conversations.transfer.drafts import Draft, PresetDraft
 from conversations.transfer.exporting import FORMAT, VERSION
 from conversations.transfer.records import NOTHING, refused
 
@@ -42,8 +42,8 @@ class Span:
     end: int
 
 
-def drafts(file: IO[bytes]) -> Iterator[Draft]:
-    """The conversations in `file`, an open one of at most LARGEST bytes. Raises ImportRefused."""
+def drafts(file: IO[bytes]) -> Iterator[Draft | PresetDraft]:
+    """The presets and conversations in `file`, an open one of at most LARGEST bytes. Raises ImportRefused."""
     if not file.read(1):
         raise refused("", f"The file is empty. {KNOWN}")
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -63,8 +63,8 @@ def drafts(file: IO[bytes]) -> Iterator[Draft]:
             yield from _of_object(content, begin)
 
 
-def _of_object(content: Bytes, begin: int) -> Iterator[Draft]:
-    members = dict(_members(content, begin))
+def _of_object(content: Bytes, begin: int) -> Iterator[Draft | PresetDraft]:
+    members = dict(_members(content, begin, alone=True))
     if {"conv", "messages"} <= members.keys():
         yield llama_ui.draft(_value(content, Span(begin, len(content)), "conversation 1"), "conversation 1")
         return
@@ -74,7 +74,17 @@ def _of_object(content: Bytes, begin: int) -> Iterator[Draft]:
         raise refused("", f"This file is in no form that is known here. {KNOWN}")
     if version != VERSION:
         raise refused("", f"This file has version {version!s:.20} of our format, this site reads version {VERSION}")
+    if "presets" in members:
+        for at, value in enumerate(_list(content, members["presets"], "`presets`"), 1):
+            yield own.preset(value, f"preset {at}")
     yield from _of_list(content, members["conversations"].begin, own.draft)
+
+
+def _list(content: Bytes, span: Span, place: str) -> list[Any]:
+    value = _value(content, span, place)
+    if not isinstance(value, list):
+        raise refused(place, f"this is {json_text.kind(value)}, it must be a list")
+    return value
 
 
 def _of_list(content: Bytes, begin: int, draft: Reader, alone: bool = False) -> Iterator[Draft]:
@@ -121,18 +131,16 @@ def _lines_of_zip(file: IO[bytes]) -> Iterator[bytes]:
         raise refused("", "This ZIP file is damaged or encrypted") from error
 
 
-def _is_session(content: mmap.mmap, begin: int) -> bool:
-    end = content.find(b"\n", begin)
-    first = content[begin : end if end > 0 else len(content)]
-    try:
-        record = json_text.read(first)
-    except errors.Malformed:
-        return False
-    return isinstance(record, dict) and record.get("type") == "session"
+def _is_session(content: Bytes, begin: int) -> bool:
+    """Whether the first of lines is there. Nothing but names is parsed: it may be the whole of another file."""
+    for name, span in _members(content, begin):
+        if name == "type":
+            return content[span.begin : span.end].strip() == b'"session"'
+    return False
 
 
-def _members(content: Bytes, begin: int) -> Iterator[tuple[str, Span]]:
-    for span in _elements(content, begin, alone=True):
+def _members(content: Bytes, begin: int, alone: bool = False) -> Iterator[tuple[str, Span]]:
+    for span in _elements(content, begin, alone):
         if not (name := _NAME.match(content, span.begin)):
             raise _no_json("")
         yield str(json_text.read(name[1])), Span(_skip_space(content, name.end()), span.end)

@@ -4,16 +4,16 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO
 
 from django.db import transaction
 
 from chatbackend.accounts.models import User
-from conversations import access, errors, turns
-from conversations.models import Conversation, Generation, Message, new_id
+from conversations import access, errors, presets, turns
+from conversations.models import Conversation, Generation, Message, Preset, new_id
 from conversations.transfer import drafts, files
-from conversations.transfer.drafts import Draft, DraftMessage
+from conversations.transfer.drafts import Draft, DraftMessage, PresetDraft
 
 AT_ONCE = 200  # rows in one statement
 RETRY_SECONDS = 5
@@ -27,6 +27,7 @@ class Imported:
 
     conversations: list[uuid.UUID]
     already: int
+    presets: int  # new ones
 
 
 def imported(person: int, file: IO[bytes]) -> Imported:
@@ -39,15 +40,18 @@ def imported(person: int, file: IO[bytes]) -> Imported:
         User.objects.select_for_update(no_key=True).get(pk=person)
         made: list[uuid.UUID] = []
         new: set[bytes] = set()
-        already = 0
+        already = new_presets = 0
         for draft in files.drafts(file):
+            if isinstance(draft, PresetDraft):
+                new_presets += _store_preset(person, draft)
+                continue
             digest = draft.digest()
             if digest not in new and _is_here(person, draft, digest):
                 already += 1
                 continue
             made.append(_store(person, draft, digest))
             new.add(digest)
-    return Imported(made, already)
+    return Imported(made, already, new_presets)
 
 
 def _is_here(person: int, draft: Draft, digest: bytes) -> bool:
@@ -59,6 +63,15 @@ def _is_here(person: int, draft: Draft, digest: bytes) -> bool:
         return False
     ids = Message.objects.filter(conversation=draft.source).values_list("pk", flat=True)
     return {message.key for message in draft.messages} <= set(map(str, ids))
+
+
+def _store_preset(person: int, draft: PresetDraft) -> bool:
+    """Unless there is one of that name, or there are as many as one person may have."""
+    theirs = Preset.objects.filter(owner=person)
+    if theirs.filter(name=draft.name).exists() or theirs.count() >= presets.MOST:
+        return False
+    Preset.objects.create(owner_id=person, **asdict(draft))
+    return True
 
 
 def _store(person: int, draft: Draft, digest: bytes) -> uuid.UUID:

@@ -4,8 +4,9 @@ from typing import Any
 from uuid import UUID
 
 from conversations import parameters
+from conversations.api.serializers import LONGEST_NAME
 from conversations.models import Generation, Message
-from conversations.transfer.drafts import Draft, DraftMessage, Run, by_key
+from conversations.transfer.drafts import Draft, DraftMessage, PresetDraft, Run, by_key
 from conversations.transfer.records import Record, is_count, refused
 
 _ENDED = {status.value: status.value for status in Generation.Status} | {
@@ -32,6 +33,17 @@ def draft(value: Any, place: str) -> Draft:
         pinned=record.flag("pinned"), archived=record.flag("archived"), imported=_imported(record),
         source=_uuid(id_),
     )  # fmt: skip
+    record.done()
+    return made
+
+
+def preset(value: Any, place: str) -> PresetDraft:
+    """Raises ImportRefused."""
+    record = Record(value, place)
+    name = record.string("name").strip()
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise record.problem("name", name, f"a name of 1 to {LONGEST_NAME} characters")
+    made = PresetDraft(name, record.string("model"), record.string("system_prompt"), _params(record) or {})
     record.done()
     return made
 
