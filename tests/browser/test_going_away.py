@@ -1,16 +1,19 @@
 """Parts that die, networks that fail, sessions that end: the page comes back by itself and nothing typed is lost."""
 
+import json
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import WebSocketRoute, expect
 
 from chatbackend.accounts.sessions import end_all
 from conversations.models import Message
 from tests import factories
+from tests.answers import ended
 from tests.browser.site import Site
 from tests.fake_llama import Script, default_answer
 from tests.proxies import without_upgrades
+from tests.web import LAN_NAME
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -95,6 +98,39 @@ def test_offline_and_online_again(site: Site) -> None:
     expect(alice.box).to_have_value("half a thou")
     expect(alice.questions).to_have_count(2)
     assert Message.objects.filter(role="user").count() == 2
+
+
+@pytest.mark.parametrize("host", [LAN_NAME])
+def test_a_tab_that_missed_what_another_device_said_shows_that_first(site: Site) -> None:
+    site.worker()
+    alice = site.person().say("Hello [[text='Hi.']]")
+    alice.is_answered()
+    deaf = [False]
+
+    def passes_on(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def hears(words: str | bytes) -> None:
+            kind = json.loads(words)["type"]
+            deaf[0] = deaf[0] and kind != "error"
+            if not (deaf[0] and kind.startswith(("message.", "generation.", "snapshot"))):
+                socket.send(words)
+
+        server.on_message(hears)
+
+    alice.page.route_web_socket("**/ws/", passes_on)
+    alice.page.reload()
+    alice.connected()
+    expect(alice.text).to_have_text("Hi.")
+    deaf[0] = True
+    ended(factories.sent(alice.conversation, "From the telephone [[text='Heard.']]"))
+    alice.say("And here? [[text='Here too.']]")
+    expect(alice.page.get_by_role("alert")).to_contain_text("went on meanwhile")
+    expect(alice.box).to_have_value("And here? [[text='Here too.']]")
+    expect(alice.text).to_have_text("Heard.")
+    alice.send_button.click()
+    expect(alice.text).to_have_text("Here too.")
+    expect(alice.questions).to_have_count(3)
 
 
 def test_a_failed_answer_says_so_and_retry_answers(site: Site) -> None:

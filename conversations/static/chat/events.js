@@ -70,8 +70,8 @@ export class Events extends EventTarget {
   }
 
   /** A socket answers its own client, though the event be lost or its conversation be followed only a moment later. */
-  async #say({ conversation, client_id, text, parent }) {
-    const words = { client_id, text, ...(parent === undefined ? {} : { parent }) };
+  async #say({ type, conversation, ...words }) {
+    const { client_id } = words;
     const sent = await this.#ask({ client_id }, `conversations/${conversation}/messages/`, words);
     if (sent) this.#tell({ type: "message.created", conversation, client_id, messages: [sent.message, answerOf(sent)] });
   }

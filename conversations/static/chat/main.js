@@ -118,6 +118,7 @@ function arrived() {
 
 function refused({ code, detail, retryable, client_id, re }) {
   const message = outbox.get(client_id);
+  if (code === "parent_stale") subscribe();
   if (message && (retryable || (message.edits && code !== "not_found"))) markUnsent(message, detail);
   else if (message) takeBack(client_id, detail, code === "not_found" ? null : message.conversation);
   else if (re !== SUBSCRIBE) sayNotice(detail);
