@@ -121,6 +121,16 @@ def test_thinking_is_offered_where_the_template_has_it(api: Api, switches: tuple
                 assert ("leave it unset" in sentence) == (not offered)
 
 
+def test_what_stays_as_it_was_is_not_refused_while_its_server_is_away(api: Api) -> None:
+    where = factories.conversation(api.user, model="qwen3", params={"thinking": "off"})
+    address = f"conversations/{where.pk}/"
+    kept = api.patch(address, {"model": "qwen3", "params": {"thinking": "off", "seed": 3}}).json()
+    assert (kept["model"], kept["params"]) == ("qwen3", {"thinking": "off", "seed": 3})
+    said = api.patch(address, {"model": "other", "params": {"thinking": "on"}}).json()
+    assert set(said["errors"]) == {"model"}
+    assert set(api.patch(address, {"params": {"thinking": "on"}}).json()["errors"]) == {"params.thinking"}
+
+
 def test_without_a_server_nobody_thinks(api: Api) -> None:
     said = api.post("conversations/", {"params": {"thinking": "on"}}).json()
     assert said["detail"] == "thinking is “on”: no model that is served has such a switch; leave it unset."

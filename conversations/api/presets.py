@@ -42,7 +42,7 @@ class OnePreset(View):
     def patch(self, request: Request, id_: UUID) -> Response:
         """Change the fields that are sent, and of `params` those in it; no conversation changes by that."""
         before = access.own_preset(self.person, id_)
-        changed = presets.change(self.person, id_, checked(shapes.PresetChange, request, model=before.model))
+        changed = presets.change(self.person, id_, checked(shapes.PresetChange, request, before=before))
         return Response(frames.preset(changed, self.person))
 
     @extend_schema(operation_id="presets_destroy", responses={204: None, **REFUSED, **ABSENT})

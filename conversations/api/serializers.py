@@ -16,7 +16,7 @@ LONGEST_SYSTEM_PROMPT = 20_000
 
 
 class Settings(Strict):
-    """What answers are made with. `model` in the context is what there was before."""
+    """What answers are made with. `before` in the context has what was set; what stays as it was is not checked."""
 
     model = Text(required=False, help_text="One that is served, or empty for whichever is.")
     system_prompt = Text(longest=LONGEST_SYSTEM_PROMPT, required=False)
@@ -24,18 +24,19 @@ class Settings(Strict):
 
     def validate_model(self, model: str) -> str:
         served = servers.models()
-        if model and model not in served:
+        if model not in ("", *served, getattr(self.context.get("before"), "model", "")):
             names = ", ".join(served) or "none at the moment"
             raise serializers.ValidationError(f"No server has the model {model!r}; served: {names}. Empty takes any.")
         return model
 
     def validate(self, fields: dict[str, Any]) -> dict[str, Any]:
-        thinking = (fields.get("params") or {}).get(parameters.THINKING.name)
-        model = fields.get("model", self.context.get("model", ""))
-        if thinking:
+        name, before = parameters.THINKING.name, self.context.get("before")
+        thinking = (fields.get("params") or {}).get(name)
+        model = fields.get("model", before.model if before else "")
+        if thinking and not (before and before.params.get(name) == thinking):
             offered = parameters.thinking_of(servers.switches(model))
             if sentence := parameters.why_not_thinking(thinking, model, offered):
-                raise serializers.ValidationError({"params": {parameters.THINKING.name: [sentence]}})
+                raise serializers.ValidationError({"params": {name: [sentence]}})
         return fields
 
 

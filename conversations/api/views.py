@@ -93,7 +93,7 @@ class OneConversation(View):
         some templates for another `thinking`, the next turn reads the whole conversation again.
         """
         before = access.conversation(self.person, id_)
-        changed = actions.change(self.person, id_, checked(shapes.ConversationChange, request, model=before.model))
+        changed = actions.change(self.person, id_, checked(shapes.ConversationChange, request, before=before))
         return Response(frames.conversation(changed))
 
     @extend_schema(operation_id="conversations_destroy", responses={204: None, **REFUSED, **ABSENT})

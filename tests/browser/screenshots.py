@@ -231,11 +231,14 @@ def test_admin(site: Site) -> None:
     alice.is_answered()
     bob = site.person("bob").say("Hello [[tokens=500 rate=4]]").begins_to_answer()
     slot = Slot.objects.get(phase="busy")
+    for name, everybody in (("A pirate", True), ("An editor", False)):
+        Preset.objects.create(owner=factories.person("root"), name=name, system_prompt=name, for_everybody=everybody)
     paths = {
         "admin": "", "admin-servers": "slots/server/", "admin-server": f"slots/server/{slot.server_id}/change/",
         "admin-slots": "slots/slot/", "admin-slot": f"slots/slot/{slot.pk}/change/", "admin-leases": "slots/pastlease/",
         "admin-people": "accounts/user/", "admin-conversations": "conversations/conversation/",
         "admin-person": f"accounts/user/{factories.person('bob').pk}/change/",
+        "admin-presets": "conversations/preset/",
         "admin-conversation": f"conversations/conversation/{bob.conversation.pk}/change/",
     }  # fmt: skip
     admin = site.administrator()

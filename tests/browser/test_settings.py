@@ -44,7 +44,7 @@ def test_settings_are_checked_kept_through_a_reload_and_are_those_of_the_next_an
     dialog.get_by_label("Seed").fill("")
     dialog.get_by_label("Seed").press("Enter")
     expect(dialog).to_be_hidden()
-    alice.say("Go on for long. [[tokens=200 rate=40]]").begins_to_answer()
+    alice.say("Go on for long. [[tokens=500 rate=8]]").begins_to_answer()
     alice.page.reload()
     alice.begins_to_answer(10)
     dialog = settings_of(alice)

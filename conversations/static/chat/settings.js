@@ -21,7 +21,7 @@ export class Settings {
     this.form.addEventListener("submit", (event) => this.#submit(event));
     this.form.addEventListener("input", () => this.#look());
     $("#settings-preset").addEventListener("change", (event) => this.#choose(event.target.value));
-    $("#set-model").addEventListener("change", () => this.#offerThinking());
+    $("#set-model").addEventListener("change", () => this.#offerThinking(this.#field("params.thinking").value));
     $("#reset-settings").addEventListener("click", () => this.#show({ params: {} }));
     $("#cancel-settings").addEventListener("click", () => dialog.close());
     $("#save-preset").addEventListener("click", () => this.#savePreset());
@@ -81,14 +81,15 @@ export class Settings {
     $("#settings-model").hidden = names.length < 2 && !chosen;
   }
 
-  /** Only what the chosen model has. */
-  #offerThinking(chosen = this.#field("params.thinking").value) {
+  /** Only what the chosen model has, and what is set. */
+  #offerThinking(chosen = DEFAULT) {
     const model = this.#field("model").value;
     const offered = new Set(this.models.filter(({ id }) => !model || id === model).flatMap(({ thinking }) => thinking));
     const field = this.#field("params.thinking");
+    if (chosen) offered.add(chosen); // while no server is there to offer it
     const options = [...offered].map((value) => make("option", { value }, value));
     field.replaceChildren(make("option", { value: DEFAULT }, "the model's own"), ...options);
-    field.value = offered.has(chosen) ? chosen : DEFAULT;
+    field.value = chosen;
     field.closest(".field").hidden = !offered.size;
   }
 
@@ -111,6 +112,15 @@ export class Settings {
     return { system_prompt: this.#field("system_prompt").value, model: this.#field("model").value, params };
   }
 
+  /** Of these what is not as it was: what another device changed meanwhile stays. */
+  get #changes() {
+    const { params, ...rest } = this.#values;
+    const { before } = this;
+    const changed = (values, old, none) =>
+      Object.fromEntries(Object.entries(values).filter(([name, value]) => !same(value, old[name] ?? none)));
+    return { ...changed(rest, before, ""), params: changed(params, before.params, null) };
+  }
+
   /** Says what a change costs before it is made. */
   #look() {
     const { system_prompt, model, params } = this.#values;
@@ -124,7 +134,7 @@ export class Settings {
 
   async #submit(event) {
     event.preventDefault();
-    if (await this.#tried(() => this.save(this.#values))) this.dialog.close();
+    if (await this.#tried(() => this.save(this.#changes))) this.dialog.close();
   }
 
   async #savePreset() {
@@ -180,6 +190,10 @@ export class Settings {
     $("#settings-problem").hidden = !rest;
     if (rest) $("#settings-problem").scrollIntoView({ block: "nearest" });
   }
+}
+
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** A parameter as its field shows it. */
