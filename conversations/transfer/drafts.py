@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -66,10 +66,11 @@ class Draft:
     def digest(self) -> bytes:
         """The same for the same content, whatever its ids are."""
         number = {message.key: at for at, message in enumerate(self.messages)}
-        about = asdict(replace(self, messages=[])) | {"place": "", "source": "", "leaf": number.get(self.leaf or "")}
+        left_out = {"messages": None, "place": "", "source": "", "leaf": number.get(self.leaf or "")}
+        about = _fields(self) | left_out
         digest = hashlib.blake2b(_json(about), digest_size=20)
         for one in self.messages:  # one by one, as they may bring long attachments
-            digest.update(_json(asdict(one) | {"key": "", "parent": number.get(one.parent or "")}))
+            digest.update(_json(_fields(one) | {"key": "", "parent": number.get(one.parent or "")}))
         return digest.digest()
 
 
@@ -135,4 +136,13 @@ def _short(name: Any) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, default=str, sort_keys=True).encode()
+    return json.dumps(value, default=_plain, sort_keys=True).encode()
+
+
+def _plain(value: Any) -> Any:
+    return _fields(value) if isinstance(value, Run) else str(value)
+
+
+def _fields(record: Draft | DraftMessage | Run) -> dict[str, Any]:
+    """As `asdict`, which copies all that is in them, in half of the time that a file takes."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
