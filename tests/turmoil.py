@@ -267,7 +267,7 @@ class Turmoil:
             for part, text in stored[message["id"]].items():
                 assert text.startswith(message[part]), f"shown and not stored: {message}, stored is {text!r}"
         for page in self.pages:
-            assert not page.problems
+            assert not page.problems, page.problems
             assert not (page.socket and page.socket.task.done()), page.socket.task.result()
 
     def settle(self) -> None:

@@ -39,16 +39,14 @@ export class Conversation {
     if (frame.type === "message.html") return this.#html(frame);
     const message = this.messages.find((one) => one.generation?.id === frame.generation);
     if (!message) return NOTHING; // on a branch that is not shown
+    if (frame.type === "generation.delta") return this.#delta(message, frame);
+    if (ENDS.has(frame.type)) return this.#end(message, frame);
+    if (!isLive(message.generation)) return NOTHING; // late: it has ended
     if (frame.type === "generation.queued") {
       const { place, reason, estimate } = frame;
       Object.assign(message.generation, { status: "queued", place, reason, estimate, prefill: null });
     } else if (frame.type === "generation.prefill") {
       Object.assign(message.generation, { status: "running", prefill: frame });
-    } else if (frame.type === "generation.delta") {
-      return this.#delta(message, frame);
-    } else if (ENDS.has(frame.type)) {
-      const { status, seq, finish_reason, error, usage, timings } = frame;
-      Object.assign(message.generation, { status, seq, finish_reason, error, usage, timings, prefill: null });
     } else {
       return NOTHING;
     }
@@ -97,6 +95,15 @@ export class Conversation {
     message[part] += text;
     message.points[part] += codePoints(text);
     Object.assign(generation, { seq, status: "running", prefill: null });
+    return { messages: [message] };
+  }
+
+  /** An end is an event like a piece: with one missing before it, its text is not whole. */
+  #end(message, { status, seq, finish_reason, error, usage, timings }) {
+    const generation = message.generation;
+    if (seq < generation.seq) return NOTHING;
+    if (seq > generation.seq + 1) return ASK;
+    Object.assign(generation, { status, seq, finish_reason, error, usage, timings, prefill: null });
     return { messages: [message] };
   }
 
