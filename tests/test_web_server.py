@@ -267,31 +267,6 @@ def test_a_flood_is_not_read_faster_than_it_is_answered(alice: Person) -> None:
     assert peak.growth < 100_000_000
 
 
-def test_two_hundred_sockets_come_and_go_and_leave_nothing(alice: Person) -> None:
-    where = factories.conversation(factories.person("alice"))
-    said_before = len(alice.web.process.output())  # in an outage of Postgres daphne does end slow ones by itself
-
-    def round_() -> None:
-        headers = {"Cookie": f"sessionid={alice.token}"}
-        sockets = [connect(alice.web.socket_address, additional_headers=headers, legacy=True) for _ in range(100)]
-        for one in sockets:
-            one.recv(20)
-            one.send(json.dumps({"type": "subscribe", "conversation": str(where.pk)}))
-        for number, one in enumerate(sockets):
-            one.recv(20)
-            if number % 2:
-                one.socket.close()  # gone without a word
-            one.close()
-
-    round_()
-    open_before, before = open_files(alice.web), memory(alice.web)
-    round_()
-    round_()
-    eventually(lambda: open_files(alice.web) <= open_before + 5, 20, what="the sockets to be closed")
-    assert memory(alice.web) - before < 30_000_000
-    assert "took too long to shut down" not in alice.web.process.output()[said_before:]
-
-
 def test_one_line_in_the_log_for_each_request_and_none_of_its_secrets(start_web: StartWeb) -> None:
     web = start_web()
     web.person().get("conversations/?cursor=secret")

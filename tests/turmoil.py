@@ -174,11 +174,12 @@ class Turmoil:
             if (state := message["generation"]) and state["id"] in stored:
                 assert state["seq"] >= stored[state["id"]], message
 
-    def subscribe_while(self, page: Page, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Subscribe again, and do this while the snapshot is read."""
+    def connect_while(self, page: Page, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Connect, and do this before and after its snapshot is read."""
         self._over.clear()
         self.meanwhile.append((before, after))
-        self._call(page.subscribe)
+        self.let_read(page, True)
+        self.connect(page)
         assert self._over.wait(10), "no snapshot was read"
 
     # What is asked for.
