@@ -38,7 +38,8 @@ LEFT JOIN LATERAL (
   SELECT CASE WHEN m.reasoning = ''
            THEN (g.usage->>'prompt_tokens')::integer + (g.usage->>'completion_tokens')::integer END AS tokens
   FROM conversations_generation g JOIN conversations_message m ON m.id = g.message_id
-  WHERE g.message_id = path.id AND g.usage->>'prompt_tokens' IS NOT NULL AND NOT g.imported ORDER BY g.id DESC LIMIT 1) said ON true
+  WHERE g.message_id = path.id AND g.usage->>'prompt_tokens' IS NOT NULL AND NOT g.imported
+  ORDER BY g.id DESC LIMIT 1) said ON true
 ORDER BY path.depth DESC"""
 
 
