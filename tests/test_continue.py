@@ -250,7 +250,8 @@ def test_what_failed_twice_goes_on_after_a_restart_from_what_was_kept(
 
 def test_a_stopped_thought_is_gone_on_with(fake_llama: FakeLlama, start_worker: StartProcess) -> None:
     thought = " ".join(f"step{number}" for number in range(60))
-    fake_llama.script(Script(reasoning=thought, text="Steam.", rate=40))
+    fake_llama.script(Script(reasoning=thought, text="Steam."))
+    fake_llama.script(Script(reasoning=thought, text="Steam.", rate=8, times=1))
     start_worker(LLAMA_SERVERS=fake_llama.url)
     first = factories.sent(words="Why?")
     eventually(lambda: len(look(first).reasoning) > 20)
