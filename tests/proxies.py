@@ -1,6 +1,7 @@
 """Proxies as networks have them between people and a site."""
 
 import re
+import select
 import socket
 import socketserver
 import threading
@@ -24,7 +25,37 @@ def without_upgrades(port: int) -> Iterator[int]:
                 _pump_stripped(self.request, server)
                 back.join()
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as listener:
+    with _listening(Relay) as taken:
+        yield taken
+
+
+@contextmanager
+def impatient(port: int, seconds: float, cut: list[bytes]) -> Iterator[int]:
+    """Its port: what it takes there goes on to `port`, until nothing has passed either way for so long.
+
+    What was first asked on a connection that ended so is noted in `cut`.
+    """
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            asked = b""
+            with socket.create_connection(("127.0.0.1", port)) as server:
+                while ready := select.select([self.request, server], [], [], seconds)[0]:
+                    for source in ready:
+                        data = source.recv(65536)
+                        asked = asked or data
+                        if not data:
+                            return
+                        (server if source is self.request else self.request).sendall(data)
+                cut.append(asked)
+
+    with _listening(Relay) as taken:
+        yield taken
+
+
+@contextmanager
+def _listening(relay: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), relay) as listener:
         listener.daemon_threads = True
         listener.block_on_close = False
         threading.Thread(target=listener.serve_forever, daemon=True).start()

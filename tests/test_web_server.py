@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from websockets.typing import Origin
 from chatbackend.environment import lan_address
 from chatbackend.web_protocols import LONGEST_BODY
 from conversations import events, turns
+from conversations.api.sse import KEEP_ALIVE
 from conversations.models import Conversation
 from tests import factories, worker
 from tests.eventually import eventually
+from tests.llama import ROOT
 from tests.stack import database_environment
 from tests.test_api_conversations import refused
 from tests.test_sse import asking
@@ -64,16 +67,30 @@ def open_files(web: Web) -> int:
 # -- its end
 
 
-def test_asked_to_end_it_tells_sockets_to_come_back_and_exits_0(start_web: StartWeb) -> None:
-    web = start_web()
-    with web.person().tab() as tab:
+def test_asked_to_end_it_tells_sockets_to_come_back_and_at_the_next_process_they_have_missed_nothing(
+    start_web: StartWeb,
+) -> None:
+    web, next_ = start_web(), start_web()
+    claim = factories.running()
+    where = Conversation.objects.get(pk=claim.conversation)
+    person = web.person()
+    with person.tab(where) as tab:
+        worker.publish(claim, "before ")
+        tab.until("generation.delta")
         web.process.process.terminate()
+        worker.publish(claim, "meanwhile ")
         with pytest.raises(ConnectionClosed) as caught:
-            tab.next()
+            tab.until("its end")
         assert caught.value.rcvd
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1012, "service restart")
     assert web.process.process.wait(10) == 0
     assert "Traceback" not in web.process.output()
+    with Person(next_, person.pk, person.token).tab(where) as tab:
+        worker.publish(claim, "after")
+        worker.finish(claim)
+        while tab.status[str(claim.generation)] != "done":
+            tab.next()
+    assert tab.shown[str(claim.generation)] == "before meanwhile after" == worker.look(claim).text
 
 
 def test_asked_twice_it_still_ends_in_good_order(start_web: StartWeb) -> None:
@@ -151,6 +168,19 @@ def test_the_next_process_goes_on_where_a_killed_one_was(start_web: StartWeb) ->
         worker.finish(claim)
         tab.until("generation.done")
     assert tab.shown[str(claim.generation)] == "before meanwhile after" == worker.look(claim).text
+
+
+def test_nothing_is_silent_for_half_as_long_as_proxies_wait() -> None:
+    """They cut after 60 s: who waits longer for a prompt to be read must not notice."""
+    page = (ROOT / "conversations/static/chat/connection.js").read_text()
+    pings = [int(ms.replace("_", "")) / 1000 for ms in re.findall(r"_PING = ([\d_]+);", page)]
+    daphne = find_spec("daphne.server")  # not imported: it takes the event loop of its process
+    assert daphne
+    assert daphne.origin
+    served = re.search(r"ping_interval=(\d+)", Path(daphne.origin).read_text())
+    assert served
+    assert len(pings) == 2
+    assert max(*pings, int(served[1]), KEEP_ALIVE) <= 30
 
 
 # -- its start

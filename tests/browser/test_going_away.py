@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from playwright.sync_api import WebSocketRoute, expect
@@ -12,7 +13,7 @@ from tests import factories
 from tests.answers import ended
 from tests.browser.site import Site
 from tests.fake_llama import Script, default_answer
-from tests.proxies import without_upgrades
+from tests.proxies import impatient, without_upgrades
 from tests.web import LAN_NAME
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,6 +64,15 @@ def test_a_proxy_that_lets_no_websocket_through(site: Site) -> None:
     expect(other.text).to_have_text("Nothing.")
     end_all(factories.person("alice"))
     expect(other.page).to_have_url(re.compile("/sign-in/"))
+
+
+def test_a_proxy_that_cuts_what_is_idle_while_a_long_prompt_is_read(site: Site) -> None:
+    cut: list[bytes] = []
+    site.of_slots(1, batch=4096).worker(LLAMA_SILENCE="30")
+    alice = site.behind(partial(impatient, seconds=5, cut=cut)).person().connected()
+    alice.say("[[prefill=200 text='Read.']] " + "word " * 1900)  # nothing comes of that for almost ten seconds
+    expect(alice.text).to_have_text("Read.")
+    assert not [asked for asked in cut if asked.startswith(b"GET /ws/")]
 
 
 def test_a_site_that_is_silent_is_said_and_what_is_sent_meanwhile_arrives_once(site: Site) -> None:
