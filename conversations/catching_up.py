@@ -52,7 +52,7 @@ def news(person: int, silent: Silent) -> list[Frame] | None:
 def _place(now: history.Progress, told: Silent) -> list[Frame] | None:
     """A place moves, and a server comes or goes, also while no worker is there to say so."""
     if now.status != Generation.Status.QUEUED:
-        return [] if told.place is None else None  # it has begun, and shows nothing of it yet
+        return None if told.waits else []  # it has begun, and shows nothing of it yet
     place = places.board.look().get(now.id)
     if place is None:
         return []  # it has just come, or is about to begin: the next look tells

@@ -24,11 +24,12 @@ class Fit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """What the client has of a live generation; `place` None: it was told that it runs."""
+    """What the client has of a live generation; `waits`: it was told that it does not run yet."""
 
     conversation: str
     generation: UUID
     seq: int
+    waits: bool = False
     place: int | None = None
     reason: str | None = None
     estimate: Frame | None = None
@@ -40,6 +41,7 @@ class _Told:
     seq: int
     live: bool
     heard_at: float
+    waits: bool = False  # `place` does not tell: a snapshot that is read while it begins has none
     place: int | None = None  # in the queue, why nothing moves there, and how long it takes: as it was told last
     reason: str | None = None
     estimate: Frame | None = None
@@ -61,7 +63,8 @@ class Following:
     def begin(self, state: Frame) -> None:
         """The client was given this state of a generation (a `generation` object of a frame), whole."""
         live = state["status"] in _LIVE
-        told = _Told(state["conversation"], state["seq"], live, self._clock(), state.get("place"))
+        waits = state["status"] == Generation.Status.QUEUED
+        told = _Told(state["conversation"], state["seq"], live, self._clock(), waits, state.get("place"))
         told.estimate = state.get("estimate")
         self._told[state["id"]] = told
 
@@ -84,11 +87,12 @@ class Following:
         told.heard_at = self._clock()
         seq = frame.get("seq")
         if seq is None:  # its place or its prefill: the newest counts
+            told.waits = "place" in frame
             told.place, told.reason, told.estimate = frame.get("place"), frame.get("reason"), frame.get("estimate")
             return Fit.NEXT if told.live else Fit.OLD
         if seq != told.seq + 1:
             return Fit.OLD if seq <= told.seq else Fit.HOLE
-        told.seq, told.place, told.reason, told.estimate = seq, None, None, None
+        told.seq, told.waits, told.place, told.reason, told.estimate = seq, False, None, None, None
         told.live = frame.get("status", Generation.Status.RUNNING) in _LIVE
         return Fit.NEXT
 
@@ -109,7 +113,7 @@ class Following:
         for generation, told in self._told.items():
             if told.live and now - told.heard_at >= SILENCE:
                 told.heard_at = now
-                about = (told.place, told.reason, told.estimate)
+                about = (told.waits, told.place, told.reason, told.estimate)
                 found.append(Silent(told.conversation, UUID(generation), told.seq, *about))
         return found
 

@@ -103,6 +103,17 @@ def test_nobody_waits_for_what_has_ended_or_is_forgotten(following: Following, c
     assert following.silent() == []
 
 
+def test_a_snapshot_that_was_read_while_it_began_says_that_it_waits_though_it_has_no_place(
+    following: Following, clock: Clock
+) -> None:
+    following.begin({"id": GENERATION, "conversation": CONVERSATION, "seq": 0, "status": "queued", "place": None})
+    for frame, waits in ((None, True), (event(processed=1), False), (event(place=1), True), (event(seq=1), False)):
+        if frame:
+            following.judge(frame)
+        clock.now += SILENCE
+        assert [silent.waits for silent in following.silent()] == [waits]
+
+
 def test_what_a_snapshot_does_not_show_is_not_waited_for(following: Following, clock: Clock) -> None:
     elsewhere, shown = str(uuid.uuid4()), str(uuid.uuid4())
     following.begin({"id": elsewhere, "conversation": str(uuid.uuid4()), "seq": 1, "status": "running"})
