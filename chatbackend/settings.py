@@ -93,8 +93,14 @@ DATABASES = {
         "CONN_MAX_AGE": 0,
     }
 }
-DATABASES["default"].setdefault("OPTIONS", {}).update(
-    pool={"min_size": 1, "max_size": DATABASE_POOL, "timeout": 3, "reconnect_timeout": 0.5}, connect_timeout=3
+_wished = DATABASES["default"].setdefault("OPTIONS", {})
+_wished.update(
+    pool={"min_size": 1, "max_size": DATABASE_POOL, "timeout": 3, "reconnect_timeout": 0.5},
+    connect_timeout=3,
+    # What is prepared (slots.statements; Django's own queries never are) finds its rows by key, whatever the values:
+    # planned once, not at each call.
+    prepare_threshold=5,
+    options=f"{_wished.get('options', '')} -c plan_cache_mode=force_generic_plan".strip(),
 )
 
 REDIS_URL = environment.redis_url(SOCKET_DIR)

@@ -4,9 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
-
-from slots import causes
+from slots import causes, statements
 from slots.grants import Grant
 
 _SO_FAR = """
@@ -52,17 +50,14 @@ class Claim:
 
 def read(grant: Grant, generation: uuid.UUID) -> Claim:
     """What the holder of `grant` has to go on from. One query: everybody else's claim waits for it."""
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, {"generation": generation, "stream": grant.stream_id})
-        return _claim(grant, generation, cursor.fetchone())
+    (row,) = statements.rows(_READ, {"generation": generation, "stream": grant.stream_id})
+    return _claim(grant, generation, row)
 
 
 def begin(grant: Grant, generation: uuid.UUID, moved: str) -> Claim | None:
     """The same in the statement that begins it: its beginning is `moved`, the CTE `begun`; None if nothing was."""
     about: dict[str, Any] = {"generation": generation, "stream": grant.stream_id, "fence": grant.fence}
-    with connection.cursor() as cursor:
-        cursor.execute(moved + _SO_FAR.format(generations="begun"), about)
-        row = cursor.fetchone()
+    row = statements.row(moved + _SO_FAR.format(generations="begun"), about)
     return _claim(grant, generation, row) if row else None
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
 from conversations import errors, places
 from conversations.estimate import Estimate
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
+from slots import statements
 
 # The newest generation of a message decides what is shown beside it.
 _PATH = """
@@ -128,9 +127,7 @@ class Progress:
 
 def progress(owner: int, generations: Iterable[uuid.UUID]) -> list[Progress]:
     """How far those of `generations` have come that are the owner's and still there, in one query."""
-    with connection.cursor() as cursor:
-        cursor.execute(_PROGRESS, {"owner": owner, "generations": list(generations)})
-        return [Progress(*row) for row in cursor.fetchall()]
+    return [Progress(*row) for row in statements.rows(_PROGRESS, {"owner": owner, "generations": list(generations)})]
 
 
 def chunks_after(generation: uuid.UUID, seq: int) -> list[Chunk]:
@@ -142,9 +139,8 @@ def path(conversation: uuid.UUID, leaf: uuid.UUID | None, limit: int = WHOLE_PAT
     """The messages from the first (or the `limit`-th before the end) to `leaf`, oldest first."""
     if leaf is None:
         return []
-    with connection.cursor() as cursor:
-        cursor.execute(_PATH, {"conversation": conversation, "leaf": leaf, "limit": limit})
-        return [_message(conversation, row) for row in cursor.fetchall()]
+    about = {"conversation": conversation, "leaf": leaf, "limit": limit}
+    return [_message(conversation, row) for row in statements.rows(_PATH, about)]
 
 
 def begun(question: Message, generation: Generation) -> tuple[MessageView, MessageView]:
@@ -188,9 +184,7 @@ def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
 
     Whoever goes on with an answer makes it as it was begun.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_ASKED, {"generation": generation})
-        row = cursor.fetchone()
+    row = statements.row(_ASKED, {"generation": generation})
     return (_json(row[0]), row[1]) if row else None
 
 
@@ -202,9 +196,7 @@ def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") 
     that write them, as for models that think between tools, find them in the cache; those that leave them out do so
     whether they are sent or not.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_PROMPT, {"conversation": conversation, "answer": answer})
-        messages = cursor.fetchall()
+    messages = statements.rows(_PROMPT, {"conversation": conversation, "answer": answer})
     turns = told(messages)
     if system_prompt:
         turns.insert(0, {"role": "system", "content": system_prompt})

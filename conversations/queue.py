@@ -8,23 +8,23 @@ import math
 from collections.abc import Sequence
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import Count, Q
 
 from conversations import errors, places
 from conversations.models import Generation, Person, Waiting
 from conversations.places import Place
-from slots import causes, leases
+from slots import causes, leases, statements
 
 PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
 _LOCK = """
-SELECT set_config('idle_in_transaction_session_timeout', %s, true),
+SELECT set_config('idle_in_transaction_session_timeout', %(paused)s, true),
        pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
 
+_FIELDS = ["generation_id", "conversation_id", "owner_id", "model", "began"]
 _HEADS = """
-SELECT * FROM conversations_queue
+SELECT id, conversation_id, owner_id, model, began FROM conversations_queue
 WHERE (model = '' OR model IN (SELECT model FROM slots_server WHERE id = ANY(%(servers)s) AND state = 'ready'))
   AND (began OR share <= %(share)s)
 ORDER BY position LIMIT %(most)s"""
@@ -50,14 +50,13 @@ def admit(person: int) -> None:
 
 def lock() -> None:
     """To the end of the transaction nobody else changes who is served; Postgres ends it when we are paused within."""
-    with connection.cursor() as cursor:
-        cursor.execute(_LOCK, [leases.PAUSED])
+    statements.rows(_LOCK, {"paused": leases.PAUSED})
 
 
 def heads(servers: Sequence[int], most: int) -> list[Waiting]:
-    """The first `most` that one of `servers` may serve now, in order."""
+    """The first `most` that one of `servers` may serve now, in order: what is needed of them to begin."""
     about = {"servers": list(servers), "share": settings.QUEUE_RUNNING_PER_PERSON, "most": most}
-    return list(Waiting.objects.raw(_HEADS, about))
+    return [Waiting.from_db(None, _FIELDS, row) for row in statements.rows(_HEADS, about)]
 
 
 def rested(head: Waiting, servers: Sequence[int]) -> list[int]:

@@ -10,11 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 
 from conversations import titles
 from conversations.models import Conversation, Generation, Message, new_id
 from conversations.wishes import Wish
+from slots import statements
 
 # The conversation first, then its person, as everywhere: two turns of one conversation come one after the other, and
 # of any number of sends of one person at once none passes their limit.
@@ -75,9 +76,8 @@ def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branc
     """
     about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
     try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(_LOCK, about)
-            if (place := cursor.fetchone()) is None:
+        with transaction.atomic():
+            if (place := statements.row(_LOCK, about)) is None:
                 return None
             leaf, model, nameless = place
             after = leaf if to_leaf else parent
@@ -86,8 +86,8 @@ def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branc
             title = titles.title_of(words) if nameless else None
             about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
             about |= {"parent": after, "model": model, "title": title, "channel": channel}
-            cursor.execute(_SEND, about)
-            return _begun(about, row, first=after == leaf) if (row := cursor.fetchone()) else None
+            row = statements.row(_SEND, about)
+            return _begun(about, row, first=after == leaf) if row else None
     except IntegrityError:
         return None  # the same client_id at this moment in another conversation
 

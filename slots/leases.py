@@ -17,6 +17,8 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
+from slots import statements
+
 # What its functions give and raise is imported from here as well.
 from slots.grants import Grant as Grant
 from slots.grants import LeaseLost as LeaseLost
@@ -59,13 +61,27 @@ _FREE_UNKNOWN = _FREE.replace(
 )
 
 # The own slot waits for its row: skipping it while a heartbeat has it would mean a cold start somewhere else.
-_OWN_SLOT = f"""
-WITH pick AS (
+# Order of the others: free before idle; the one that still holds the own cache; expired; empty; longest unused. Never a
+# busy one. Both in one statement: whoever comes for the first time, or finds everything busy, asks once.
+_ACQUIRE = f"""
+WITH own AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
   WHERE s.holder = %(holder)s AND s.condition = 'ready' AND s.phase = 'idle' AND v.state = 'ready'
     AND v.id = ANY(%(servers)s)
   FOR NO KEY UPDATE OF s),
-{_CLOSE.format(ended_by="'next_turn'")}
+other AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  WHERE v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)
+    AND s.condition = 'ready' AND s.phase IN ('free', 'idle')
+    AND NOT EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
+  ORDER BY s.phase = 'free' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
+           coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
+  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
+pick AS (
+  SELECT *, 'next_turn' AS why FROM own
+  UNION ALL
+  SELECT *, CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END FROM other),
+{_CLOSE.format(ended_by="why")}
 {_MOVE_TO_BUSY_ANNOUNCED}"""
 
 _LEAVE_OWN_SLOT = f"""
@@ -75,19 +91,6 @@ WITH pick AS (
   FOR NO KEY UPDATE OF s),
 {_CLOSE.format(ended_by="'moved'")}
 {_FREE}"""
-
-# Order: free before idle; the slot that still holds the own cache; expired; empty; longest unused. Never a busy one.
-_OTHER_SLOT = f"""
-WITH pick AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)
-    AND s.condition = 'ready' AND s.phase IN ('free', 'idle')
-    AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
-  ORDER BY s.phase = 'free' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
-           coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
-  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
-{_CLOSE.format(ended_by="CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END")}
-{_MOVE_TO_BUSY_ANNOUNCED}"""
 
 _TAKE_OVER = f"""
 WITH pick AS (
@@ -185,10 +188,9 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
     """
     about = _about(holder, worker, servers) | {"model": model, "stream_id": uuid.uuid4()}
     asked_at = time.monotonic()
-    row = _one(_OWN_SLOT, about)
-    if row is None:
-        _one(_LEAVE_OWN_SLOT, about)
-        row = _one(_OTHER_SLOT, about)
+    row = statements.row(_ACQUIRE, about) or (
+        statements.row(_ACQUIRE, about) if statements.row(_LEAVE_OWN_SLOT, about) else None
+    )
     if row is None:
         return None
     slot, server, id_slot, fence, stream_id, *held, in_ram = row
@@ -204,7 +206,7 @@ def holds(holder: uuid.UUID) -> bool:
 def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
     """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
     asked_at = time.monotonic()
-    row = _one(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
+    row = statements.row(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
     slot, server, id_slot, new_fence, stream_id, kv_of, _, _, _, in_ram = row
@@ -236,7 +238,7 @@ def end_if_paused() -> None:
 def announce(grant: Grant) -> Grant:
     """Commit a fresh stream id before another request under the same lease. Raises LeaseLost."""
     stream_id = uuid.uuid4()
-    if (row := _one(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})) is None:
+    if (row := statements.row(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
     return replace(grant, stream_id=stream_id, warm=row[0], taken_over=False)
 
@@ -249,7 +251,7 @@ def renew(held: Iterable[Grant]) -> set[int]:
         "fences": [grant.fence for grant in grants],
         "ttl": settings.LEASE_TTL,
     }
-    return {fence for (fence,) in _all(_RENEW, about)}
+    return {fence for (fence,) in statements.rows(_RENEW, about)}
 
 
 def offer(held: Iterable[Grant]) -> None:
@@ -272,28 +274,28 @@ def release(grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline
         "kv_outline": None if kv_tokens is None or kv_outline is None else json.dumps(kv_outline),
         "idle_ttl": settings.LEASE_IDLE_TTL,
     }
-    if _one(_RELEASE, about) is None:
+    if statements.row(_RELEASE, about) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
 
 
 def revoke(slot: int, fence: int) -> bool:
     """End a lease at once, busy or idle. Its holder is free to go elsewhere; the slot is `stopping` until quiet."""
-    return _one(_REVOKE, {"slot": slot, "fence": fence}) is not None
+    return statements.row(_REVOKE, {"slot": slot, "fence": fence}) is not None
 
 
 def evict(slot: int, fence: int) -> bool:
     """The same by an administrator's wish: the cache counts as unknown, so that the next turn reads history again."""
-    return _one(_EVICT, {"slot": slot, "fence": fence}) is not None
+    return statements.row(_EVICT, {"slot": slot, "fence": fence}) is not None
 
 
 def leave(holders: Sequence[uuid.UUID]) -> None:
     """End what is kept warm for these: they are put away. Whoever comes back meanwhile may find the cache as it was."""
-    _all(_LEAVE, {"holders": list(holders)})
+    statements.rows(_LEAVE, {"holders": list(holders)})
 
 
 def forget(holders: Sequence[uuid.UUID]) -> None:
     """End every lease of these, busy ones too, and forget what caches hold of them: they will be no more."""
-    _all(_FORGET, {"holders": list(holders)})
+    statements.rows(_FORGET, {"holders": list(holders)})
 
 
 def take_out(server: int) -> list[int]:
@@ -301,12 +303,12 @@ def take_out(server: int) -> list[int]:
 
     What runs there is stopped, and every cache counts as unknown. Call in a transaction that holds the server's row.
     """
-    return [fence for _, fence in _all(_TAKE_OUT, {"server": server})]
+    return [fence for _, fence in statements.rows(_TAKE_OUT, {"server": server})]
 
 
 def leave_retired() -> list[int]:
     """End what is kept warm on servers that nobody uses any more; the slots."""
-    return [slot for (slot,) in _all(_LEAVE_RETIRED, {})]
+    return [slot for (slot,) in statements.rows(_LEAVE_RETIRED, {})]
 
 
 def reap() -> list[int]:
@@ -321,7 +323,7 @@ def reap_at_once(fences: Sequence[int]) -> list[int]:
 
 def _reap(fences: list[int] | None, grace: float) -> list[int]:
     about = {"fences": fences, "grace": grace, "ttl": settings.LEASE_TTL}
-    return [slot for (slot,) in _all(_REAP, about)]
+    return [slot for (slot,) in statements.rows(_REAP, about)]
 
 
 def stopped(slot: int, stream_id: uuid.UUID) -> bool:
@@ -386,15 +388,3 @@ def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict
         "work": Slot.Work.TURN.value,
         "ttl": settings.LEASE_TTL,
     }
-
-
-def _all(sql: str, about: dict[str, Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, about)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-
-def _one(sql: str, about: dict[str, Any]) -> tuple[Any, ...] | None:
-    rows = _all(sql, about)
-    return rows[0] if rows else None

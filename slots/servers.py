@@ -9,11 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from slots import leases, strangers
+from slots import leases, statements, strangers
 from slots.capacity import why_unusable
 from slots.client import LlamaServer, Props, ServerError, SlotState
 from slots.models import Server, Slot
@@ -197,9 +197,7 @@ def why_none(model: str = "") -> str | None:
 
 def _one_takes(model: str) -> bool:
     """As `why_unusable` has it; in front of nearly every answer, so in as little time as it can be had."""
-    with connection.cursor() as cursor:
-        cursor.execute(_TAKES, {"model": model})
-        return bool(cursor.fetchone()[0])
+    return statements.row(_TAKES, {"model": model}) == (True,)
 
 
 def switches(model: str = "") -> set[str]:

@@ -20,6 +20,7 @@ from conversations.claims import Claim
 from conversations.models import Chunk
 from conversations.turns import Gone
 from conversations.worker.storage import AGAIN
+from slots import statements
 from slots.leases import LeaseLost
 from slots.renewal import Held
 
@@ -195,9 +196,7 @@ class Writer(threading.Thread):
             "fences": [grant.fence for grant in grants],
             **{name: [getattr(row, name) for row in rows] for name in Row.__slots__},
         }
-        with connection.cursor() as cursor:
-            cursor.execute(_STORE, about)
-            return {fence: (exists, stop) for fence, exists, stop in cursor.fetchall()}
+        return {fence: (exists, stop) for fence, exists, stop in statements.rows(_STORE, about)}
 
     def _stored(self, share: Share, told: tuple[bool, bool] | None) -> None:
         writing = share.writing
