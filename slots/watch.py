@@ -115,15 +115,6 @@ class Watch(threading.Thread):
             self._reachable = self._reachable | {server} if answers else self._reachable - {server}
         return answers
 
-    def _found(self, server: int, began: float, answers: bool) -> bool:
-        """Note it, unless the server came into doubt while it was looked at."""
-        with self._lock:
-            answers = answers and began >= self._doubted.get(server, began)
-            if answers:
-                self._doubted.pop(server, None)
-            self._reachable = self._reachable | {server} if answers else self._reachable - {server}
-        return answers
-
     def _try(self, server: Server) -> None:
         with self._lock:
             if server.pk in self._trying or self._stopped.is_set():
