@@ -186,7 +186,7 @@ def keep_ended(elsewhere: Sequence[Generation]) -> None:
 
 
 def stop_all(conversation: uuid.UUID) -> None:
-    """The same for whatever lives in a conversation. Call in the transaction that hides it."""
+    """Stop, as `cancel` does, whatever lives in a conversation. Call in the transaction that hides it."""
     live = Generation.objects.filter(conversation=conversation, status__in=Generation.LIVE)
     for found in live.select_for_update(of=("self",), no_key=True):
         _stop(found)

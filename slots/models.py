@@ -45,7 +45,7 @@ class Server(models.Model):
     past_boots = ArrayField(models.TextField(), default=list, blank=True)
     total_slots = models.PositiveSmallIntegerField(null=True, blank=True)
     n_ctx = models.PositiveIntegerField(null=True, blank=True)
-    # What its chat template lets a request decide (`slots.client.SWITCHES`).
+    # What its chat template lets a request decide (`slots.reading.SWITCHES`).
     switches = ArrayField(models.TextField(), default=list, blank=True)
     asleep = models.BooleanField(default=False)  # its model and every cache were freed until somebody asks
     # What the probe of this process found; empty until it has.

@@ -9,5 +9,5 @@ What is promised (docs/export.md has the format):
 - A file is imported as a whole or not at all, and what is here already is not imported again.
 - Neither way holds more than one conversation in memory.
 
-What is not: figures of imported answers count for nothing on this site; parameters that ran elsewhere are not checked.
+What is not: figures of imported answers count for nothing on this site; a model that is named need not be served here.
 """

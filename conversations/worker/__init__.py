@@ -7,6 +7,7 @@ Threads of one process, and what each may wait for:
 - writer: one statement for the new text of all generations, back to back; waits for Postgres alone.
 - renewal: the heartbeat of all leases, on its own connection.
 - watch: looks at servers, reaps, confirms stops.
+- housekeeper: removes deleted conversations soon after they cannot be had back, and once an hour what is old.
 - listener: turns NOTIFY into a wake-up. publisher: sends events; drops them while the channel layer is away.
 
 Any number of workers may run; any may die or be paused at any moment. Nothing is shown that is not committed. When
