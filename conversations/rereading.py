@@ -81,8 +81,7 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
 
 def _in_cache(where: Conversation, asked: Sequence[dict[str, str]]) -> int:
     """How many of the first turns of the prompt the slot would find again."""
-    resident = residency.of(where.pk)
-    return Outline.read(resident.outline).holds(asked) if resident else 0
+    return Outline.read(residency.outline(where.pk)).holds(asked)
 
 
 def _turns(where: Conversation, question: Message) -> list[_Turn]:

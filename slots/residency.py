@@ -4,20 +4,14 @@ For telling people beforehand what something costs. Until then anybody may get t
 """
 
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 from slots.models import Server, Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    tokens: int
-    outline: Any  # what the holder noted of them at its last release
-
-
-def of(holder: uuid.UUID) -> Resident | None:
-    """What the slot holds that `holder` would get now; None where it would begin with an empty one."""
+def outline(holder: uuid.UUID) -> Any:
+    """What `holder` noted, at its last release, of the slot that it would get now; None where that would be empty."""
     ready = Slot.objects.filter(condition=Slot.Condition.READY, server__state=Server.State.READY)
-    found = ready.filter(kv_of=holder, kv_tokens__gt=0).exclude(phase=Slot.Phase.BUSY).first()
-    return Resident(found.kv_tokens or 0, found.kv_outline) if found else None
+    held = ready.filter(kv_of=holder, kv_tokens__gt=0).exclude(phase=Slot.Phase.BUSY)
+    # One that it moved away from may hold an older state; its lease is where it was used last.
+    return held.order_by("-used_at").values_list("kv_outline", flat=True).first()

@@ -8,7 +8,7 @@ import pytest
 from conversations import actions, estimate, rereading, turns
 from conversations.estimate import Sample
 from conversations.models import Conversation, Generation, Message
-from slots import leases
+from slots import leases, residency
 from slots.models import Slot
 from tests import factories, worker
 from tests.answers import ended
@@ -109,6 +109,15 @@ def test_the_time_is_that_of_the_tokens_not_of_the_answers(monkeypatch: pytest.M
     assert estimate.reading("m", 1000) == (10, 11)
 
 
+def test_of_two_caches_that_of_the_last_turn_counts() -> None:
+    where = factories.conversation()
+    for number in (1, 2):
+        on = factories.server(url=f"http://{number}.test")
+        leases.release(factories.leased(on, where.pk), 100, 7, {"of": number})
+    assert Slot.objects.filter(kv_of=where.pk).count() == 2
+    assert residency.outline(where.pk) == {"of": 2}
+
+
 def test_it_is_asked_for_over_rest(alice: Person, bob: Person) -> None:
     factories.server()
     where = factories.conversation(factories.person("alice"))
@@ -119,6 +128,7 @@ def test_it_is_asked_for_over_rest(alice: Person, bob: Person) -> None:
     path = f"messages/{question.pk}/edit/"
     assert alice.get(path).json() == {"tokens": 100, "seconds": None}
     assert alice.get(f"{path}?characters=40&same=4").json() == {"tokens": 10, "seconds": None}
-    refused(alice.get(f"{path}?characters=0"), 400, "invalid")
+    for wrong in ("characters=0", "characters=200001", f"characters=1{'0' * 400}", f"same=1{'0' * 400}"):
+        refused(alice.get(f"{path}?{wrong}"), 400, "invalid")
     refused(alice.get(f"messages/{claim.message}/edit/"), 400, "not_a_question")
     refused(bob.get(path), 404, "not_found")

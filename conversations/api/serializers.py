@@ -8,6 +8,7 @@ from rest_framework import serializers
 from conversations import parameters
 from conversations.fields import Flag, Id, Params, Strict, Text
 from conversations.models import Generation, Message
+from conversations.text import LONGEST_MESSAGE
 from slots import servers
 
 LONGEST_TITLE = 200
@@ -85,10 +86,16 @@ class EditInput(Strict):
 
 class EditPlanned(serializers.Serializer[Any]):
     same = serializers.IntegerField(
-        default=0, min_value=0, help_text="Characters at the beginning of the message that stay as they are."
+        default=0,
+        min_value=0,
+        max_value=LONGEST_MESSAGE,
+        help_text="Characters at the beginning of the message that stay as they are.",
     )
     characters = serializers.IntegerField(
-        default=None, min_value=1, help_text="Of the message as it will be; left out: as many as it has."
+        default=None,
+        min_value=1,
+        max_value=LONGEST_MESSAGE,
+        help_text="Of the message as it will be; left out: as many as it has.",
     )
 
 
