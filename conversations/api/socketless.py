@@ -21,7 +21,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
 from conversations import access
-from conversations.api import sse
+from conversations.api import pagination, sse
 from conversations.api.views import ABSENT, HTML, REFUSED, View
 from conversations.consumer import ChatConsumer
 from conversations.fields import Id
@@ -51,7 +51,7 @@ class Events(View):
             conversation = _id(asked)
             access.conversation(self.person, conversation)
         key = str(request.auth or request.session.session_key or "")
-        html = request.query_params.get("html") == "true"
+        html = pagination.flag(request, "html")
         return sse.response(stream(key, conversation, html=html))
 
 
