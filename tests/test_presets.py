@@ -7,10 +7,11 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 
+from chatbackend.accounts.models import User
 from conversations import presets
 from conversations.models import Conversation, Preset
 from tests import factories
-from tests.administrators import administrator, staff
+from tests.administrators import administrator, page, staff
 from tests.api import Api
 from tests.concurrently import at_once
 
@@ -129,8 +130,12 @@ def test_nobody_has_more_than_their_number_of_them(api: Api, monkeypatch: pytest
 
 def test_they_go_with_their_owner(api: Api) -> None:
     api.post("presets/", PIRATE)
+    api.post("presets/", {"name": "House"})
+    Preset.objects.filter(name="House").update(for_everybody=True)
     Api("bob").post("presets/", PIRATE)
-    factories.person("alice").delete()
+    lost = administrator().get(page(User, "delete", api.user.pk)).content.decode()
+    assert "<li>1 preset</li><li>1 offered preset</li>" in lost
+    api.user.delete()
     assert [preset.owner.username for preset in Preset.objects.all()] == ["bob"]
 
 
@@ -138,8 +143,8 @@ def test_an_administrator_offers_their_own_to_everybody_and_sees_nobody_else_s(a
     admin, listed = administrator(), "/admin/conversations/preset/"
     api.post("presets/", {"name": "Alice's secret"})
     own = Preset.objects.create(owner=factories.person("admin"), name="House", system_prompt="Be kind.")
-    assert "secret" not in (page := admin.get(listed).content.decode())
-    assert "House" in page
+    assert "secret" not in (html := admin.get(listed).content.decode())
+    assert "House" in html
     wanted = {"action": "offer", "_selected_action": [str(own.pk), str(Preset.objects.get(owner=api.user).pk)]}
     admin.post(listed, wanted)
     assert [(one["name"], one["mine"]) for one in api.get("presets/").json()] == [

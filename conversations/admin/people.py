@@ -44,7 +44,8 @@ class PersonWithConversationsPage(PersonPage):
         theirs = Conversation.objects.filter(owner__in=people, deleted_at=None)
         lost = {"conversation": theirs.count(), "message": Message.objects.filter(conversation__in=theirs).count()}
         presets = Preset.objects.filter(owner__in=people)
-        return lost | {"preset": presets.count(), "preset for everybody": presets.filter(for_everybody=True).count()}
+        offered = presets.filter(for_everybody=True).count()
+        return lost | {"preset": presets.count() - offered, "offered preset": offered}
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:
         leaving.remove(obj.pk)
