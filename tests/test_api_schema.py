@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from conversations import frames, history
 from conversations.api import serializers as shapes
+from conversations.api.transfer import ImportedOutput, ImportRefusedOutput
 from conversations.models import Conversation
 from tests import factories, worker
 from tests.test_access import private_routes
@@ -60,5 +61,11 @@ def test_what_is_sent_is_what_is_described(alice: Person) -> None:
     refused = alice.say(row, parent=None).json()
     assert set(refused) == keys(shapes.TurnInProgressOutput)
     assert set(alice.post("conversations/", []).json()) == keys(shapes.ProblemOutput)
+    refused = alice.request("POST", "/api/v1/import/", data=b"[1]").json()
+    assert set(refused) | {"errors"} == keys(ImportRefusedOutput), "errors by field come with another code"
+    imported = alice.request(
+        "POST", "/api/v1/import/", data=b'{"format": "chatbackend", "version": 1, "conversations": []}'
+    )
+    assert set(imported.json()) == keys(ImportedOutput)
     assert set(alice.get("conversations/").json()) == keys(shapes.ConversationPage)
     assert set(alice.get(f"conversations/{row.pk}/messages/").json()) == keys(shapes.MessagePage)

@@ -27,8 +27,6 @@ from conversations.transfer.names import file_name
 JSON, MARKDOWN = "json", "markdown"
 FILE = OpenApiResponse(OpenApiTypes.OBJECT, description="A file; its format is in docs/export.md.")
 AS = OpenApiParameter("as", str, enum=[JSON, MARKDOWN], description="Everything, to be imported; or what is shown.")
-
-
 PIECE = 1024 * 1024  # bytes
 FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
@@ -39,6 +37,12 @@ class ImportedOutput(serializers.Serializer[Any]):
     already = serializers.IntegerField(help_text="Conversations of the file that were here before.")
     conversations = serializers.ListField(child=serializers.UUIDField(), help_text="The new ones, as in the file.")
     detail = serializers.CharField(help_text="The same as a sentence.")
+
+
+class ImportRefusedOutput(shapes.ProblemOutput):
+    place = serializers.CharField(
+        required=False, help_text="With code `import_refused`: where in the file; empty for all of it."
+    )
 
 
 class ExportOne(View):
@@ -80,7 +84,13 @@ class Import(View):
     @extend_schema(
         operation_id="import",
         request={"application/octet-stream": OpenApiTypes.BINARY},
-        responses={200: ImportedOutput, 413: shapes.ProblemOutput, 429: shapes.TryLaterOutput, **REFUSED},
+        responses={
+            200: ImportedOutput,
+            **REFUSED,
+            400: ImportRefusedOutput,
+            413: shapes.ProblemOutput,
+            429: shapes.TryLaterOutput,
+        },
     )
     def post(self, request: Request) -> Response:
         """Import conversations: the body is the file, of this site's JSON or of an export of llama-server's own page.
