@@ -20,12 +20,12 @@ def without_upgrades(port: int) -> Iterator[int]:
     class Relay(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with socket.create_connection(("127.0.0.1", port)) as server:
-                back = threading.Thread(target=_pump, args=(server, self.request), daemon=True)
+                back = threading.Thread(target=pump, args=(server, self.request), daemon=True)
                 back.start()
                 _pump_stripped(self.request, server)
                 back.join()
 
-    with _listening(Relay) as taken:
+    with listening(Relay) as taken:
         yield taken
 
 
@@ -49,12 +49,13 @@ def impatient(port: int, seconds: float, cut: list[bytes]) -> Iterator[int]:
                         (server if source is self.request else self.request).sendall(data)
                 cut.append(asked)
 
-    with _listening(Relay) as taken:
+    with listening(Relay) as taken:
         yield taken
 
 
 @contextmanager
-def _listening(relay: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+def listening(relay: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    """Its port: each connection there is a `relay`."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), relay) as listener:
         listener.daemon_threads = True
         listener.block_on_close = False
@@ -65,7 +66,8 @@ def _listening(relay: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
             listener.shutdown()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Until either side ends it."""
     try:
         while data := source.recv(65536):
             target.sendall(data)

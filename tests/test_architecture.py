@@ -58,6 +58,9 @@ def test_only_leases_write_slots() -> None:
 def test_only_turns_move_generations() -> None:
     moving = r"Generation\.objects[^\n]*\.(update|create|bulk_create|get_or_create)\(|UPDATE conversations_generation"
     assert those_with(moving) == {"conversations/turns.py"}
+    # What begins one in the statement that also stores its message is a step of `turns.send` and nobody else's.
+    assert those_with("INSERT INTO conversations_generation") == {"conversations/sending.py"}
+    assert users_of("conversations.sending") == {"conversations/turns.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
