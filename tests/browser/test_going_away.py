@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from functools import partial
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_proxy_that_lets_no_websocket_through(site: Site) -> None:
     """Server-sent events stand in for it: everything is as it is with one."""
     site.worker()
     alice = site.behind(without_upgrades).person().connected()
-    alice.watch.expect(*AWAY, "401")
+    alice.watch.expect(*AWAY, "401", "404")
     alice.say(LONG).begins_to_answer()
     other = site.tab().open(alice.page.url.removeprefix(alice.origin)).begins_to_answer()
     assert alice.is_answered() == other.is_answered() == STORY
@@ -62,6 +63,10 @@ def test_a_proxy_that_lets_no_websocket_through(site: Site) -> None:
     alice.connected()
     alice.say("And then? [[text='Nothing.']]")
     expect(other.text).to_have_text("Nothing.")
+    alice.page.goto(f"{alice.origin}/c/{uuid.uuid4()}/")
+    expect(alice.page.get_by_role("alert")).to_contain_text("There is no such conversation")
+    alice.connected().say("Again? [[text='Here.']]")
+    expect(alice.text).to_have_text("Here.")
     end_all(factories.person("alice"))
     expect(other.page).to_have_url(re.compile("/sign-in/"))
 

@@ -9,7 +9,9 @@ export class Events extends EventTarget {
   #source = null;
   #conversation = null; // the one that is followed
   #html = false;
+  #re; // the `id` of the frame that asked for that
   #first = true;
+  #heard = false; // anything on this stream
   readyState = WebSocket.CONNECTING;
 
   constructor() {
@@ -34,6 +36,7 @@ export class Events extends EventTarget {
 
   #open() {
     this.#source?.close();
+    this.#heard = false;
     const query = this.#conversation ? `?conversation=${this.#conversation}&html=${this.#html}` : "";
     const source = new EventSource(`/api/v1/events/${query}`);
     this.#source = source;
@@ -42,13 +45,15 @@ export class Events extends EventTarget {
   }
 
   /** A stream has its conversation from the beginning: another one is another stream, and no news to the page. */
-  #follow({ conversation, html }) {
+  #follow({ conversation, html, id }) {
     this.#conversation = conversation;
     this.#html = html;
+    this.#re = id;
     this.#open();
   }
 
   #hear(frame) {
+    this.#heard = true;
     if (frame.type === "error" && frame.code === "not_signed_in") {
       this.close(SIGNED_OUT);
       return;
@@ -65,8 +70,22 @@ export class Events extends EventTarget {
 
   /** A browser does not say why: whether the session has ended, any other request tells (`call` goes to sign in). */
   async #broken() {
-    this.close();
-    await call("GET", "conversations/?limit=1").catch(() => {});
+    const [source, conversation] = [this.#source, this.#conversation];
+    const refused = !this.#heard && conversation;
+    source.close();
+    if (!refused) this.close();
+    const path = refused ? `conversations/${conversation}/` : "conversations/?limit=1";
+    const problem = await call("GET", path).then(() => null, (problem) => problem);
+    if (!refused || source !== this.#source || this.readyState === WebSocket.CLOSED) return;
+    if (problem?.code === "not_found") this.#unfollow(problem);
+    else this.close();
+  }
+
+  /** Nothing is wrong with the line: there is no such conversation, as a socket says it. */
+  #unfollow({ code, message: detail, retryable }) {
+    this.#conversation = null;
+    this.#open();
+    this.#tell({ type: "error", code, detail, retryable, re: this.#re });
   }
 
   /** A socket answers its own client, though the event be lost or its conversation be followed only a moment later. */
