@@ -412,13 +412,11 @@ def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:
 
 
 def _back_to_queue(generation: uuid.UUID, fence: int | None, refund: bool = False) -> None:
-    running = _cas(generation, fence)
-    stopped = running.filter(stop_asked_at__isnull=False)
-    if stopped.exists():
-        _end(generation, fence, Ending(Generation.Status.CANCELLED))
-        return
     attempt = F("attempt") - 1 if refund else F("attempt")
-    running.update(status=Generation.Status.QUEUED, fence=None, attempt=attempt)
+    # In one statement: whoever asks it to stop meanwhile would else find it queued, where nobody obeys.
+    going_on = _cas(generation, fence).filter(stop_asked_at=None)
+    if not going_on.update(status=Generation.Status.QUEUED, fence=None, attempt=attempt):
+        _end(generation, fence, Ending(Generation.Status.CANCELLED))
 
 
 def _end(generation: uuid.UUID, fence: int | None, ending: Ending) -> bool:

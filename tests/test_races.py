@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models.functions import Now
 
 from conversations import actions, errors, history, turns
 from conversations.claims import Claim
@@ -17,6 +18,7 @@ from slots import leases
 from slots.models import Server
 from tests import factories, worker
 from tests.concurrently import at_once
+from tests.eventually import eventually
 from tests.llama_client import in_background
 from tests.test_api_conversations import refused
 from tests.test_api_messages import answered
@@ -161,6 +163,23 @@ def test_stopped_at_its_end_it_ends_once_with_all_its_text(where: Conversation, 
     ended = history.generation(Generation.objects.get(pk=claim.generation))
     assert (ended.status, ended.text, ended.seq) == ("done", "Being written", 3)
     is_whole(where)
+
+
+def test_stopped_while_its_worker_puts_it_back_it_does_not_wait_for_ever(where: Conversation, claim: Claim) -> None:
+    mine = Generation.objects.filter(pk=claim.generation)
+    with transaction.atomic():
+        mine.update(stop_asked_at=Now())
+        put_back = in_background(lambda: outcome(lambda: turns.requeue(claim, refund=False)))
+        eventually(somebody_is_locked_out)
+    put_back()
+    assert mine.get().status == "cancelled"
+    is_whole(where)
+
+
+def somebody_is_locked_out() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def test_the_end_of_an_answer_and_the_next_message_come_one_after_the_other(where: Conversation, claim: Claim) -> None:
