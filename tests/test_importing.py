@@ -3,7 +3,9 @@
 import io
 import json
 import tempfile
+import tracemalloc
 import uuid
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,7 @@ def test_what_postgres_cannot_store_is_cleaned_as_everywhere(alice: Visitor) -> 
         (b'\xff\xfe{"a":', "no form"),
         (document(conversation(), {}), "conversation 2: `id` is missing."),
         (document(conversation(title=5)), "conversation 1: `title` is a number, it must be a string."),
+        (document(conversation(title="x" * 201)), "conversation 1: `title` has 201 characters, 200 are allowed."),
         (document(conversation(titel="x")), "conversation 1: there is no field `titel`."),
         (document(conversation(pinned="no")), "conversation 1: `pinned` is 'no', it must be true or false."),
         (document(conversation(created_at="yesterday")), "`created_at` is 'yesterday', it must be a time like"),
@@ -198,6 +201,28 @@ def test_a_file_of_nothing_but_brackets_is_refused(limit: str, sentence: str, mo
     monkeypatch.setattr(files, limit, 100)
     with pytest.raises(errors.ImportRefused, match=sentence):
         comes(someone(), b'[{"conv": {}, "messages": [' + b"{}," * 101 + b"{}]}]")
+
+
+def test_a_file_of_more_conversations_than_can_be_waited_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST", 2)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as into:
+        for name in ("a", "b", "c"):
+            into.writestr(f"{name}.jsonl", '{"type": "session", "lastModified": 1}')
+    for content in (document(*[conversation()] * 3), archive.getvalue()):
+        with pytest.raises(errors.ImportRefused, match="more than 2 conversations"):
+            comes(person := someone(), content)
+        assert not Conversation.objects.filter(owner=person).exists()
+
+
+def test_a_file_of_nothing_but_names_costs_no_more_than_itself() -> None:
+    content = b'{"format": "chatbackend"' + b"".join(b', "%d": 1' % number for number in range(50_000)) + b"}"
+    tracemalloc.start()
+    with pytest.raises(errors.ImportRefused, match="no form that is known"):
+        comes(someone(), content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(content)
 
 
 def test_the_same_file_twice_is_imported_once_and_only_what_is_new_of_a_later_one(alice: Visitor) -> None:

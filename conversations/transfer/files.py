@@ -20,12 +20,16 @@ from conversations.transfer.records import NOTHING, refused
 
 LARGEST = 32 * 1024 * 1024  # bytes: of a file, and of what is in a ZIP file
 MOST_VALUES = 1_000_000  # of one conversation: each takes up to a hundred bytes of memory
+MOST = 20_000  # conversations and presets: each takes a millisecond or two; and files in a ZIP file
 MOST_MARKS = 5_000_000  # brackets and commas of a file: about a second of work for a million, for 60,000 messages
 
 KNOWN = "Choose a file that was exported here, or by llama-server's own page"
+# Of an object that is a whole file; it may have millions of others.
+_MEMBERS = ("conv", "messages", "format", "version", "presets", "conversations")
 _SPACE = b" \t\r\n"
 _MARK = b"\xef\xbb\xbf"
 _ZIP = b"PK\x03\x04"
+_IN_ZIP = re.compile(rb"PK\x01\x02")  # a file, in the directory
 # Up to the next bracket or comma that is not in a string.
 _NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{},])', re.DOTALL)
 _NAME = re.compile(rb'\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*:', re.DOTALL)
@@ -48,6 +52,8 @@ def drafts(file: IO[bytes]) -> Iterator[Draft | PresetDraft]:
         raise refused("", f"The file is empty. {KNOWN}")
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content[:4] == _ZIP:
+            if sum(1 for _ in _IN_ZIP.finditer(content)) > MOST:  # each would take half a kilobyte of memory
+                raise too_many()
             file.seek(0)
             yield from _of_lines(_lines_of_zip(file))
             return
@@ -63,8 +69,12 @@ def drafts(file: IO[bytes]) -> Iterator[Draft | PresetDraft]:
             yield from _of_object(content, begin)
 
 
+def too_many() -> errors.ImportRefused:
+    return refused("", f"This file has more than {MOST:,} conversations: import them in several files")
+
+
 def _of_object(content: Bytes, begin: int) -> Iterator[Draft | PresetDraft]:
-    members = dict(_members(content, begin, alone=True))
+    members = {name: span for name, span in _members(content, begin, alone=True) if name in _MEMBERS}
     if {"conv", "messages"} <= members.keys():
         yield llama_ui.draft(_value(content, Span(begin, len(content)), "conversation 1"), "conversation 1")
         return

@@ -41,7 +41,9 @@ def imported(person: int, file: IO[bytes]) -> Imported:
         made: list[uuid.UUID] = []
         new: set[bytes] = set()
         already = new_presets = 0
-        for draft in files.drafts(file):
+        for at, draft in enumerate(files.drafts(file)):
+            if at >= files.MOST:
+                raise files.too_many()
             if isinstance(draft, PresetDraft):
                 new_presets += _store_preset(person, draft)
                 continue

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from conversations import parameters
-from conversations.api.serializers import LONGEST_NAME
+from conversations.api.serializers import LONGEST_NAME, LONGEST_TITLE
 from conversations.models import Generation, Message
 from conversations.transfer.drafts import Draft, DraftMessage, PresetDraft, Run, by_key
 from conversations.transfer.records import Record, is_count, refused
@@ -18,7 +18,9 @@ _NUMBERS = ("queue_ms", "ttft_ms", "prompt_n", "prompt_ms", "cache_n", "tokens_p
 def draft(value: Any, place: str) -> Draft:
     """Raises ImportRefused."""
     record = Record(value, place)
-    id_ = record.string("id")
+    id_, title = record.string("id"), record.string("title")
+    if len(title) > LONGEST_TITLE:  # no list and no search is made for that
+        raise refused(place, f"`title` has {len(title):,} characters, {LONGEST_TITLE} are allowed")
     messages = [_message(one, f"{place}, message {at}") for at, one in enumerate(record.list("messages"), 1)]
     known = by_key(messages, place)
     for at, message in enumerate(messages, 1):
@@ -28,7 +30,7 @@ def draft(value: Any, place: str) -> Draft:
     if leaf is not None and leaf not in known:
         raise record.problem("leaf", leaf, "the id of a message of this conversation, or null")
     made = Draft(
-        place, record.string("title"), record.time("created_at"), record.time("updated_at"), leaf, messages,
+        place, title, record.time("created_at"), record.time("updated_at"), leaf, messages,
         model=record.string("model"), system_prompt=record.string("system_prompt"), params=_params(record) or {},
         pinned=record.flag("pinned"), archived=record.flag("archived"), imported=_imported(record),
         source=_uuid(id_),
