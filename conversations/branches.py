@@ -60,6 +60,8 @@ def answer_to_go_on_with(where: Conversation, stopped: uuid.UUID) -> Message:
     if newest.status == Generation.Status.DONE and newest.finish_reason != "length":
         raise errors.CannotContinue("This answer is complete: there is nothing to go on with.")
     answer = newest.message
+    if answer.role != Message.Role.ASSISTANT or answer.parent is None:  # as an imported one may be
+        raise errors.CannotContinue("Only an answer to a message can be continued.")
     if not (answer.text or answer.reasoning):
         raise errors.CannotContinue("Nothing was written of this answer: ask for another one instead.")
     if answer.pk != where.leaf_id:

@@ -67,12 +67,12 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
         raise errors.NotAQuestion
     asked = history.prompt(where.pk, question.pk, where.system_prompt)
     turns = _turns(where, question)
-    upto = [0.0, *_upto(turns)]
+    upto = [0.0, *(_upto(turns) or [0.0])]
     length = len(question.text)
     wanted = length if characters is None else characters
     # Of a short one most is what the template writes around it.
     measure = (upto[-1] - upto[-2], length) if length >= LONG else (upto[-1], sum(turn.bytes for turn in turns))
-    each = measure[0] / measure[1]
+    each = measure[0] / measure[1] if measure[1] else 1 / BYTES_PER_TOKEN  # imported ones may be empty
     known = _in_cache(where, asked)
     found = upto[-2] + each * min(same, wanted, length) if known == len(asked) else upto[known]
     tokens = max(1, round(upto[-1] + each * (wanted - length) - found))

@@ -19,6 +19,7 @@ from tests.fake_llama import FakeLlama, Script, default_answer
 from tests.stack import StartProcess
 from tests.test_api_conversations import refused
 from tests.test_api_messages import answered
+from tests.test_importing import comes, conversation, document, message, run
 from tests.web import Person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -262,3 +263,11 @@ def test_a_stopped_thought_is_gone_on_with(fake_llama: FakeLlama, start_worker: 
     view = ended(go_on(first.generation))
     assert (view.reasoning.strip(), view.text) == (thought, "Steam.")
     assert cost(view)[0] <= 4, view.timings
+
+
+def test_what_came_from_elsewhere_and_answers_nothing_is_refused(alice: Person) -> None:
+    for role in ("user", "assistant"):
+        first = message("a", role=role, text="So far", generations=[run(status="interrupted")])
+        comes(alice.pk, document(conversation(first)))
+        found = Generation.objects.latest("pk")
+        assert "answer to a message" in refused(more(alice, found), 409, "cannot_continue")["detail"]

@@ -16,6 +16,7 @@ from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Script
 from tests.stack import StartProcess
 from tests.test_api_conversations import refused
+from tests.test_importing import comes, conversation, document, message
 from tests.web import Person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,3 +133,9 @@ def test_it_is_asked_for_over_rest(alice: Person, bob: Person) -> None:
         refused(alice.get(f"{path}?{wrong}"), 400, "invalid")
     refused(alice.get(f"messages/{claim.message}/edit/"), 400, "not_a_question")
     refused(bob.get(path), 404, "not_found")
+
+
+def test_one_that_was_imported_without_a_word_can_be_said_otherwise(alice: Person) -> None:
+    comes(alice.pk, document(conversation(message("a", text=""))))
+    path = f"messages/{Message.objects.get().pk}/edit/"
+    assert [alice.get(f"{path}{asked}").json()["tokens"] for asked in ("", "?characters=40")] == [1, 10]
