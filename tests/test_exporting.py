@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import requests
+from django.db import connection
 
 from conversations.models import Conversation, Generation, Message
 from conversations.transfer import exporting
@@ -131,3 +132,21 @@ def test_what_ran_is_exported_with_its_figures(alice: Person, where: Conversatio
     (generation,) = found["messages"][1]["generations"]
     assert {name: generation[name] for name in figures} == figures
     assert generation["finish_reason"] == "stop"
+
+
+def test_an_answer_that_ends_while_it_is_exported_is_there_whole() -> None:
+    claim = factories.running()
+    factories.wrote(claim, "So far")
+    ended: list[int] = []
+
+    def ends(execute: Any, sql: str, *about: Any) -> Any:
+        result = execute(sql, *about)
+        if not ended and 'FROM "conversations_message"' in sql:
+            ended.append(claim.attempt)
+            worker.finish(claim)
+        return result
+
+    with connection.execute_wrapper(ends):
+        (found,) = json.loads("".join(exporting.document(Conversation.objects.all())))["conversations"]
+    assert ended
+    assert found["messages"][-1]["text"] == "So far"

@@ -72,20 +72,22 @@ def _messages(conversation: UUID) -> Iterator[dict[str, Any]]:
     """In the order in which they were written; of one that is being written, what there is."""
     rest = Message.objects.filter(conversation=conversation).order_by("pk")
     rest = rest.annotate(brings=Q(imported__isnull=False))  # what that is may be long
-    while page := list(rest.values(*_MESSAGE, "brings")[:PAGE]):
+    while page := list(rest.values_list("pk", flat=True)[:PAGE]):
+        # Before the texts: one that ends meanwhile is in its text, or still counts as being written.
         by_message: dict[UUID, list[Generation]] = {}
-        for generation in Generation.objects.filter(message__in=[row["pk"] for row in page]).order_by("pk"):
+        for generation in Generation.objects.filter(message__in=page).order_by("pk"):
             by_message.setdefault(generation.message_id, []).append(generation)
-        for row in page:
+        for row in list(rest.filter(pk__in=page).values(*_MESSAGE, "brings")):
             yield _message(row, by_message.get(row["pk"], []))
-        rest = rest.filter(pk__gt=page[-1]["pk"])
+        rest = rest.filter(pk__gt=page[-1])
 
 
 def _message(row: dict[str, Any], generations: list[Generation]) -> dict[str, Any]:
     text, reasoning = row["text"], row["reasoning"]
     if live := next((one for one in generations if one.status in Generation.LIVE), None):
         text, reasoning = _so_far(live, text, reasoning)
-    brought = Message.objects.values_list("imported", flat=True).get(pk=row["pk"]) if row["brings"] else None
+    found = Message.objects.filter(pk=row["pk"]).values_list("imported", flat=True)
+    brought = found.first() if row["brings"] else None  # nothing once it is removed, with its conversation
     return {
         "id": str(row["pk"]),
         "parent": str(row["parent_id"]) if row["parent_id"] else None,
