@@ -55,14 +55,14 @@ def remove_due() -> int:
     return count
 
 
-def remove(rows: QuerySet[Conversation]) -> int:
-    """Remove for good what nobody else is removing; how many that were.
+def remove(rows: QuerySet[Conversation], *, wait: bool = False) -> int:
+    """Remove for good what nobody else has to do with at this moment, with `wait` all of it; how many that were.
 
     A worker that still answers there has lost its lease, and llama-server is told to stop.
     """
     with transaction.atomic():
         leases.end_if_paused()
-        ids = list(rows.select_for_update(of=("self",), skip_locked=True).values_list("pk", flat=True))
+        ids = list(rows.select_for_update(of=("self",), skip_locked=not wait).values_list("pk", flat=True))
         if ids:
             leases.forget(ids)
             past.disown(ids)

@@ -24,7 +24,7 @@ def remove(person: int) -> None:
     Also those that were deleted and could still be had back.
     """
     with transaction.atomic():
-        count = deleting.remove(Conversation.objects.filter(owner=person))
+        count = deleting.remove(Conversation.objects.filter(owner=person), wait=True)
         # Their open sockets look at once whether their session still counts.
         transaction.on_commit(lambda: events.publish_to_person(person, {"type": events.SESSION_CHECK}))
     logger.info("removed conversations=%s of person=%s", count, person)

@@ -10,12 +10,12 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from conversations import actions, errors, history, turns
+from conversations import actions, errors, history, leaving, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
 from conversations.turns import Ending, Turn
 from slots import leases
-from slots.models import Server
+from slots.models import Server, Slot
 from tests import factories, worker
 from tests.concurrently import at_once
 from tests.eventually import eventually
@@ -174,6 +174,16 @@ def test_stopped_while_its_worker_puts_it_back_it_does_not_wait_for_ever(where: 
     put_back()
     assert mine.get().status == "cancelled"
     is_whole(where)
+
+
+def test_an_account_that_goes_takes_along_what_is_being_sent_to(where: Conversation) -> None:
+    with transaction.atomic():
+        Conversation.objects.select_for_update(no_key=True).get(pk=where.pk)
+        goes = in_background(lambda: outcome(lambda: leaving.remove(where.owner_id)))
+        eventually(somebody_is_locked_out)
+    goes()
+    assert not Conversation.objects.exists()
+    assert not Slot.objects.filter(kv_of=where.pk).exists()
 
 
 def somebody_is_locked_out() -> bool:
