@@ -67,7 +67,7 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
         raise errors.NotAQuestion
     asked = history.prompt(where.pk, question.pk, where.system_prompt)
     turns = _turns(where, question)
-    upto = [0.0, *(_upto(turns) or [0.0])]
+    upto = [0.0, *(_upto(turns) if turns else [0.0])]
     length = len(question.text)
     wanted = length if characters is None else characters
     # Of a short one most is what the template writes around it.
