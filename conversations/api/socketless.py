@@ -75,7 +75,8 @@ class _Line:
     def __init__(self, conversation: UUID | None, *, html: bool) -> None:
         self._said: deque[Message] = deque([{"type": "websocket.connect"}])
         if conversation:
-            self._said.append(_frame({"type": "subscribe", "conversation": str(conversation), "html": html}))
+            about = {"id": "subscribe", "conversation": str(conversation), "html": html}
+            self._said.append(_frame({"type": "subscribe", **about}))
         self._sent: asyncio.Queue[str | None] = asyncio.Queue()
         self._going_out = False
 

@@ -101,7 +101,7 @@ export class Connection {
   /** The network or the page is back: try now, or find out whether the old socket still lives. */
   #now() {
     if (this.#socket === null) this.#open();
-    else if (this.ready) this.#ping(SHORT_PATIENCE);
+    else if (this.ready) this.#ping(this.#socket instanceof Events ? PATIENCE : SHORT_PATIENCE); // those ping themselves
   }
 
   #beat() {
