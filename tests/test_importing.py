@@ -243,7 +243,7 @@ def test_what_is_still_here_is_not_imported_beside_itself(alice: Visitor, bob: V
     answered(where, "One", "First")
     exported = leaves(alice.pk)
     answered(where, "Two", "Second")
-    assert comes(alice.pk, exported) == Imported([], 1, 0)
+    assert comes(alice.pk, exported) == Imported([], 1, 0, 0)
     assert len(comes(bob.pk, exported).conversations) == 1, "to anybody else it is new"
     alice.delete(f"conversations/{where.pk}/")
     assert len(comes(alice.pk, exported).conversations) == 1
@@ -255,7 +255,8 @@ def test_presets_come_along_but_for_those_whose_name_is_taken(alice: Visitor, bo
     bob.post("presets/", {"name": "Short", "system_prompt": "Mine."})
     exported = alice.get("export/").content
     said = bob.request("POST", "/api/v1/import/", data=exported).json()
-    assert (said["detail"], said["presets"]) == ("1 preset was imported.", 1)
+    left = "1 preset was left out: such names are taken, or there are as many as one may have."
+    assert (said["detail"], said["presets"]) == (f"1 preset was imported. {left}", 1)
     own = [(one["name"], one["system_prompt"], one["params"]) for one in bob.get("presets/").json()]
     assert sorted(own) == [("Long", "Be Long.", {"seed": 5}), ("Short", "Mine.", {})]
 

@@ -7,6 +7,7 @@ itself, because a browser shows its pages no comments: one that says nothing for
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
@@ -26,6 +27,8 @@ from conversations.api.views import ABSENT, HTML, REFUSED, View
 from conversations.consumer import ChatConsumer
 from conversations.fields import Id
 from conversations.frames import Frame
+
+logger = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
 
@@ -66,7 +69,9 @@ async def stream(key: str, conversation: UUID | None, *, html: bool) -> AsyncIte
             yield f"data: {frame}\n\n".encode()
     finally:
         consumer.cancel()
-        await asyncio.gather(consumer, return_exceptions=True)
+        (ended,) = await asyncio.gather(consumer, return_exceptions=True)
+        if isinstance(ended, Exception):
+            logger.error("a stream of events broke", exc_info=ended)
 
 
 class _Line:

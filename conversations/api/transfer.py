@@ -124,6 +124,9 @@ def _answer(done: Imported) -> dict[str, Any]:
     said = f"{' and '.join(came)} {_were(new + done.presets)} imported." if came else "Nothing new was imported."
     if already:
         said += f" {_counted(already, 'conversation')} {_were(already)} here already."
+    if done.left_out:
+        left = f"{_counted(done.left_out, 'preset')} {_were(done.left_out)}"
+        said += f" {left} left out: such names are taken, or there are as many as one may have."
     return {
         "imported": new, "presets": done.presets, "already": already,
         "conversations": list(map(str, done.conversations)), "detail": said,

@@ -28,6 +28,7 @@ class Imported:
     conversations: list[uuid.UUID]
     already: int
     presets: int  # new ones
+    left_out: int  # presets whose name one has, or beyond as many as one may have
 
 
 def imported(person: int, file: IO[bytes]) -> Imported:
@@ -40,12 +41,14 @@ def imported(person: int, file: IO[bytes]) -> Imported:
         User.objects.select_for_update(no_key=True).get(pk=person)
         made: list[uuid.UUID] = []
         new: set[bytes] = set()
-        already = new_presets = 0
+        already = new_presets = left_out = 0
         for at, draft in enumerate(files.drafts(file)):
             if at >= files.MOST:
                 raise files.too_many()
             if isinstance(draft, PresetDraft):
-                new_presets += _store_preset(person, draft)
+                stored = _store_preset(person, draft)
+                new_presets += stored
+                left_out += not stored
                 continue
             digest = draft.digest()
             if digest not in new and _is_here(person, draft, digest):
@@ -53,7 +56,7 @@ def imported(person: int, file: IO[bytes]) -> Imported:
                 continue
             made.append(_store(person, draft, digest))
             new.add(digest)
-    return Imported(made, already, new_presets)
+    return Imported(made, already, new_presets, left_out)
 
 
 def _is_here(person: int, draft: Draft, digest: bytes) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from conversations import parameters
-from conversations.api.serializers import LONGEST_NAME, LONGEST_TITLE
+from conversations.api.serializers import LONGEST_NAME, LONGEST_SYSTEM_PROMPT, LONGEST_TITLE
 from conversations.models import Generation, Message
 from conversations.transfer.drafts import Draft, DraftMessage, PresetDraft, Run, by_key
 from conversations.transfer.records import Record, is_count, refused
@@ -18,9 +18,7 @@ _NUMBERS = ("queue_ms", "ttft_ms", "prompt_n", "prompt_ms", "cache_n", "tokens_p
 def draft(value: Any, place: str) -> Draft:
     """Raises ImportRefused."""
     record = Record(value, place)
-    id_, title = record.string("id"), record.string("title")
-    if len(title) > LONGEST_TITLE:  # no list and no search is made for that
-        raise refused(place, f"`title` has {len(title):,} characters, {LONGEST_TITLE} are allowed")
+    id_, title = record.string("id"), record.string("title", longest=LONGEST_TITLE)
     messages = [_message(one, f"{place}, message {at}") for at, one in enumerate(record.list("messages"), 1)]
     known = by_key(messages, place)
     for at, message in enumerate(messages, 1):
@@ -31,7 +29,7 @@ def draft(value: Any, place: str) -> Draft:
         raise record.problem("leaf", leaf, "the id of a message of this conversation, or null")
     made = Draft(
         place, title, record.time("created_at"), record.time("updated_at"), leaf, messages,
-        model=record.string("model"), system_prompt=record.string("system_prompt"), params=_params(record) or {},
+        model=record.string("model"), system_prompt=_system_prompt(record), params=_params(record) or {},
         pinned=record.flag("pinned"), archived=record.flag("archived"), imported=_imported(record),
         source=_uuid(id_),
     )  # fmt: skip
@@ -45,9 +43,13 @@ def preset(value: Any, place: str) -> PresetDraft:
     name = record.string("name").strip()
     if not 1 <= len(name) <= LONGEST_NAME:
         raise record.problem("name", name, f"a name of 1 to {LONGEST_NAME} characters")
-    made = PresetDraft(name, record.string("model"), record.string("system_prompt"), _params(record) or {})
+    made = PresetDraft(name, record.string("model"), _system_prompt(record), _params(record) or {})
     record.done()
     return made
+
+
+def _system_prompt(record: Record) -> str:
+    return record.string("system_prompt", longest=LONGEST_SYSTEM_PROMPT)
 
 
 def _message(value: Any, place: str) -> DraftMessage:

@@ -36,12 +36,12 @@ class Record:
             return default
         return clean(self.rest.pop(name), self._within(name))
 
-    def string(self, name: str, default: Any = _REQUIRED) -> str:
+    def string(self, name: str, default: Any = _REQUIRED, longest: int = LONGEST) -> str:
         value = self.take(name, default)
         if not isinstance(value, str):
             raise self.problem(name, value, "a string")
-        if len(value) > LONGEST:
-            raise refused(self.place, f"`{name}` has {len(value):,} characters, {LONGEST:,} are allowed")
+        if len(value) > longest:
+            raise refused(self.place, f"`{name}` has {len(value):,} characters, {longest:,} are allowed")
         return value
 
     def flag(self, name: str) -> bool:
