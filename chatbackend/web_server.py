@@ -20,6 +20,7 @@ from conversations import events
 
 logger = logging.getLogger("chatbackend.web")
 
+CLOSE_SECONDS = 30  # for a socket's consumer after its client went; on a busy machine hundreds may go at once
 DRAIN_SECONDS = 8.0  # for requests that are being answered
 CANCEL_SECONDS = 2.0  # for those that did not make it
 BUFFERED = 1_000_000  # bytes on their way to one client before it is waited for
@@ -33,7 +34,7 @@ class WebServer(Server):  # type: ignore[misc]
     def __init__(self, application: Any, listener: socket.socket) -> None:
         super().__init__(
             application, endpoints=[f"fd:{listener.fileno()}"], action_logger=log_action, websocket_timeout=-1,
-            server_name="",
+            server_name="", application_close_timeout=CLOSE_SECONDS,
         )  # fmt: skip
         self._listener = listener
         self._port: Any = None

@@ -121,7 +121,10 @@ class Up:
     def pid_of(self, words: str) -> int:
         """Our child whose command contains `words`."""
         for pid in processes_of(self.state):
-            parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            try:
+                parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except FileNotFoundError:
+                continue  # ended meanwhile
             if int(parts[1]) == self.process.pid and words in command_of(pid):
                 return pid
         raise AssertionError(f"no child of up has {words!r} in its command")

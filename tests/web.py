@@ -13,9 +13,11 @@ import requests
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.models import Session
 from pytest_django import DjangoDbBlocker
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from conversations import events
+from conversations.consumer import UNAUTHENTICATED
 from conversations.models import Conversation
 from tests import factories, outages
 from tests.eventually import eventually
@@ -142,6 +144,13 @@ class Tab:
         """Whether the socket still works: a ping comes back. Takes whatever comes before it."""
         self.send("ping")
         return bool(self.until("pong"))
+
+    def is_turned_away(self) -> bool:
+        """Whether its session is ended; a reader who is late may find the socket closed and no sentence."""
+        try:
+            return bool(self.until("error")["code"] == "not_signed_in")
+        except ConnectionClosed as closed:
+            return closed.rcvd is not None and closed.rcvd.code == UNAUTHENTICATED
 
     def quiet(self, seconds: float = 0.4) -> bool:
         """Whether nothing comes for so long."""

@@ -48,6 +48,8 @@ def test_everything_by_keyboard(site: Site) -> None:
     expect(alice.answer).to_have_attribute("data-status", "cancelled")
     expect(alice.box).to_be_focused()
     keyboard.press("Shift+Tab")
+    expect(focused(alice)).to_have_accessible_name(re.compile("tokens"))  # what it cost
+    keyboard.press("Shift+Tab")
     expect(focused(alice)).to_have_accessible_name("Regenerate")
 
     alice.page.get_by_role("link", name="New chat").focus()
