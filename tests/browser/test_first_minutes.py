@@ -53,7 +53,6 @@ def test_a_wrong_password_is_said_and_the_name_kept(site: Site) -> None:
     expect(visitor.page.get_by_label("Password", exact=True)).to_have_value("")
 
 
-@everywhere
 def test_one_signs_up_and_invites_another_and_both_stream_at_once(site: Site) -> None:
     site.worker()
     site.own_web(SIGNUP="invite")
