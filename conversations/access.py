@@ -1,11 +1,14 @@
 """The one way to a person's data: for REST, event streams and sockets alike."""
 
+from typing import TypeVar
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from conversations import errors
 from conversations.models import Conversation, Generation, Message, Preset
+
+Row = TypeVar("Row", bound=Model)
 
 
 def owned_by(person: int) -> QuerySet[Conversation]:
@@ -15,26 +18,17 @@ def owned_by(person: int) -> QuerySet[Conversation]:
 
 def conversation(person: int, id_: UUID) -> Conversation:
     """Raises NotFound, the same for a missing one and another's."""
-    found = owned_by(person).filter(pk=id_).first()
-    if found is None:
-        raise errors.NotFound
-    return found
+    return _one(owned_by(person), id_)
 
 
 def generation(person: int, id_: UUID) -> Generation:
     """Raises NotFound."""
-    found = Generation.objects.filter(pk=id_, conversation__in=owned_by(person)).first()
-    if found is None:
-        raise errors.NotFound
-    return found
+    return _one(Generation.objects.filter(conversation__in=owned_by(person)), id_)
 
 
 def message(person: int, id_: UUID) -> Message:
     """Raises NotFound."""
-    found = Message.objects.defer("imported").filter(pk=id_, conversation__in=owned_by(person)).first()
-    if found is None:
-        raise errors.NotFound
-    return found
+    return _one(Message.objects.defer("imported").filter(conversation__in=owned_by(person)), id_)
 
 
 def presets(person: int) -> QuerySet[Preset]:
@@ -44,10 +38,7 @@ def presets(person: int) -> QuerySet[Preset]:
 
 def preset(person: int, id_: UUID) -> Preset:
     """Raises NotFound."""
-    found = presets(person).filter(pk=id_).first()
-    if found is None:
-        raise errors.NotFound
-    return found
+    return _one(presets(person), id_)
 
 
 def own_preset(person: int, id_: UUID) -> Preset:
@@ -55,4 +46,11 @@ def own_preset(person: int, id_: UUID) -> Preset:
     found = preset(person, id_)
     if found.owner_id != person:
         raise errors.ReadOnly
+    return found
+
+
+def _one(rows: QuerySet[Row], id_: UUID) -> Row:
+    found = rows.filter(pk=id_).first()
+    if found is None:
+        raise errors.NotFound
     return found

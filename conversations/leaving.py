@@ -1,10 +1,11 @@
 """What becomes of a person's conversations when an administrator disables or removes their account."""
 
+import contextlib
 import logging
 
 from django.db import transaction
 
-from conversations import actions, deleting, events
+from conversations import actions, deleting, errors, events
 from conversations.models import Conversation, Generation
 
 logger = logging.getLogger(__name__)
@@ -12,10 +13,13 @@ logger = logging.getLogger(__name__)
 
 def silence(person: int) -> int:
     """Stop whatever is being answered or waits for `person`; how many that were. What is written stays."""
-    live = list(Generation.objects.filter(owner=person, conversation__deleted_at=None, status__in=Generation.LIVE))
-    for generation in live:
-        actions.cancel(person, generation.pk)
-    return len(live)
+    live = Generation.objects.filter(owner=person, conversation__deleted_at=None, status__in=Generation.LIVE)
+    stopped = 0
+    for generation in list(live):
+        with contextlib.suppress(errors.NotFound):  # its conversation was deleted at this moment, which stops it too
+            actions.cancel(person, generation.pk)
+            stopped += 1
+    return stopped
 
 
 def remove(person: int) -> None:

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from chatbackend.accounts.models import User
-from conversations import deleting, estimate, leaving, rendered, turns
+from conversations import actions, deleting, estimate, leaving, rendered, turns
 from conversations.claims import Claim
 from conversations.models import Conversation, Generation, Message
 from conversations.worker import housekeeping
@@ -213,3 +213,21 @@ def test_a_worker_removes_what_is_due_by_itself(
     eventually(lambda: not Conversation.objects.exists(), what="what was deleted while no worker ran to be removed")
     keeper.stop()
     keeper.join()
+
+
+def test_who_is_disabled_while_one_of_theirs_is_deleted_is_silenced_in_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone, stays = (factories.sent().generation for _ in range(2))
+    cancel = actions.cancel
+
+    def after_a_deletion(person: int, generation: uuid.UUID) -> object:
+        if generation == gone.pk:
+            deleting.hide(person, gone.conversation_id)
+        return cancel(person, generation)
+
+    monkeypatch.setattr(actions, "cancel", after_a_deletion)
+    assert leaving.silence(stays.owner_id) == 1
+    for generation in (gone, stays):
+        generation.refresh_from_db()
+        assert generation.status == Generation.Status.CANCELLED
