@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
+from slots import lease_statements as sql
 from slots import statements
 
 # What its functions give and raise is imported from here as well.
@@ -26,158 +27,7 @@ from slots.models import PastLease, Slot
 
 PAUSED = "10s"
 
-# An expired busy lease is takeable only a whole time to live after Postgres came up: nobody could renew before.
-_POSTGRES_SETTLED = "statement_timestamp() > pg_postmaster_start_time() + %(ttl)s * interval '1 s'"
-
-_MOVE_TO_BUSY = """
-UPDATE slots_slot s
-SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
-    since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
-FROM pick WHERE s.id = pick.id
-RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, pick.kv_of, pick.kv_tokens, pick.kv_task,
-          pick.kv_outline, (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
-
-# With its first request announced: the weaker truth about the cache is committed before anything is sent.
-_MOVE_TO_BUSY_ANNOUNCED = _MOVE_TO_BUSY.replace(
-    "since = pick.cut,",
-    "since = pick.cut, stream_id = %(stream_id)s, kv_of = CASE WHEN pick.kv_of = %(holder)s THEN pick.kv_of END,"
-    " kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,",
-)
-
-_CLOSE = """
-past AS (INSERT INTO slots_pastlease
-           (fence, slot_id, holder, phase, work, worker, stream_id, began_at, ended_at, ended_by)
-  SELECT fence, id, holder, phase, work, worker, stream_id, since, cut, {ended_by} FROM pick WHERE phase <> 'free')
-"""
-
-_FREE = """
-UPDATE slots_slot s
-SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
-    since = pick.cut, condition = CASE WHEN s.stream_id IS NULL THEN s.condition ELSE 'stopping' END
-FROM pick WHERE s.id = pick.id RETURNING s.id"""
-
-_FREE_UNKNOWN = _FREE.replace(
-    "since = pick.cut,", "since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,"
-)
-
-# The own slot waits for its row: skipping it while a heartbeat has it would mean a cold start somewhere else.
-# Order of the others: free before idle; the one that still holds the own cache; expired; empty; longest unused. Never a
-# busy one. Both in one statement: whoever comes for the first time, or finds everything busy, asks once.
-_ACQUIRE = f"""
-WITH own AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.holder = %(holder)s AND s.condition = 'ready' AND s.phase = 'idle' AND v.state = 'ready'
-    AND v.id = ANY(%(servers)s)
-  FOR NO KEY UPDATE OF s),
-other AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)
-    AND s.condition = 'ready' AND s.phase IN ('free', 'idle')
-    AND NOT EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
-  ORDER BY s.phase = 'free' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
-           coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
-  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
-pick AS (
-  SELECT *, 'next_turn' AS why FROM own
-  UNION ALL
-  SELECT *, CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END FROM other),
-{_CLOSE.format(ended_by="why")}
-{_MOVE_TO_BUSY_ANNOUNCED}"""
-
-_LEAVE_OWN_SLOT = f"""
-WITH pick AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.holder = %(holder)s AND s.phase = 'idle' AND NOT (v.state = 'ready' AND v.id = ANY(%(servers)s))
-  FOR NO KEY UPDATE OF s),
-{_CLOSE.format(ended_by="'moved'")}
-{_FREE}"""
-
-_TAKE_OVER = f"""
-WITH pick AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.fence = %(fence)s AND s.holder = %(holder)s AND s.phase = 'busy' AND s.condition = 'ready'
-    AND v.state IN ('ready', 'draining') AND v.id = ANY(%(servers)s)
-    AND s.expires_at < statement_timestamp() AND {_POSTGRES_SETTLED}
-  FOR NO KEY UPDATE OF s SKIP LOCKED),
-{_CLOSE.format(ended_by="'taken_over'")}
-{_MOVE_TO_BUSY}"""
-
-_RENEW = """
-WITH held AS (
-  SELECT s.id FROM slots_slot s
-  JOIN unnest(%(slots)s::bigint[], %(fences)s::bigint[]) AS mine (id, fence) USING (id, fence)
-  WHERE s.phase = 'busy' ORDER BY s.id FOR NO KEY UPDATE OF s)
-UPDATE slots_slot s SET expires_at = statement_timestamp() + %(ttl)s * interval '1 s'
-FROM held WHERE s.id = held.id RETURNING s.fence"""
-
-_RELEASE = f"""
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'turn_done'")}
-UPDATE slots_slot s
-SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, stream_id = NULL, since = pick.cut,
-    expires_at = statement_timestamp() + %(idle_ttl)s * interval '1 s', used_at = statement_timestamp(),
-    kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
-    kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
-FROM pick WHERE s.id = pick.id RETURNING s.id"""
-
-_THIS = """
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE id = %(slot)s AND fence = %(fence)s AND phase <> 'free' FOR NO KEY UPDATE),"""
-_REVOKE = _THIS + _CLOSE.format(ended_by="'revoked'") + _FREE
-_EVICT = _THIS + _CLOSE.format(ended_by="'evicted'") + _FREE_UNKNOWN
-
-_OF_HOLDERS = """
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE {whose} ORDER BY id FOR NO KEY UPDATE),""" + _CLOSE.format(ended_by="'revoked'")
-_LEAVE = _OF_HOLDERS.format(whose="holder = ANY(%(holders)s) AND phase = 'idle'") + _FREE
-_FORGET = _OF_HOLDERS.format(whose="holder = ANY(%(holders)s) OR kv_of = ANY(%(holders)s)") + _FREE_UNKNOWN
-
-# Every request that may run there is given up: its slot is `stopping` until the server says that it is quiet.
-_TAKE_OUT = f"""
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE server_id = %(server)s ORDER BY id FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'moved'")}
-{_FREE_UNKNOWN}, pick.fence"""
-
-_LEAVE_RETIRED = f"""
-WITH pick AS (
-  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE v.state = 'retired' AND s.phase = 'idle' ORDER BY s.id FOR NO KEY UPDATE OF s),
-{_CLOSE.format(ended_by="'moved'")}
-{_FREE}"""
-
-_REAP = f"""
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE phase = 'busy' AND (%(fences)s::bigint[] IS NULL OR fence = ANY(%(fences)s))
-    AND expires_at + %(grace)s * interval '1 s' < statement_timestamp()
-    AND statement_timestamp() > pg_postmaster_start_time() + (%(ttl)s + %(grace)s) * interval '1 s'
-  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
-{_CLOSE.format(ended_by="'revoked'")}
-{_FREE}"""
-
-_EMPTY_SERVER = f"""
-WITH pick AS (
-  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
-  WHERE server_id = %(server)s ORDER BY id FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="%(ended_by)s")}
-UPDATE slots_slot s
-SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
-    stream_id = NULL, kv_of = NULL, kv_tokens = 0, kv_task = NULL, kv_outline = NULL, since = pick.cut,
-    condition = CASE WHEN s.id_slot < %(total)s THEN 'ready' ELSE 'gone' END
-FROM pick WHERE s.id = pick.id"""
-
 _UNKNOWN: dict[str, None] = {"kv_of": None, "kv_tokens": None, "kv_task": None, "kv_outline": None}
-
-_ANNOUNCE = """
-UPDATE slots_slot SET stream_id = %(stream_id)s, kv_of = CASE WHEN kv_of = holder THEN kv_of END,
-                      kv_tokens = NULL, kv_task = NULL, kv_outline = NULL
-WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' RETURNING kv_of IS NOT NULL"""
 
 
 def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model: str = "") -> Grant | None:
@@ -188,8 +38,8 @@ def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model:
     """
     about = _about(holder, worker, servers) | {"model": model, "stream_id": uuid.uuid4()}
     asked_at = time.monotonic()
-    row = statements.row(_ACQUIRE, about) or (
-        statements.row(_ACQUIRE, about) if statements.row(_LEAVE_OWN_SLOT, about) else None
+    row = statements.row(sql.ACQUIRE, about) or (
+        statements.row(sql.ACQUIRE, about) if statements.row(sql.LEAVE_OWN_SLOT, about) else None
     )
     if row is None:
         return None
@@ -206,7 +56,7 @@ def holds(holder: uuid.UUID) -> bool:
 def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
     """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
     asked_at = time.monotonic()
-    row = statements.row(_TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
+    row = statements.row(sql.TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
     slot, server, id_slot, new_fence, stream_id, kv_of, _, _, _, in_ram = row
@@ -238,7 +88,9 @@ def end_if_paused() -> None:
 def announce(grant: Grant) -> Grant:
     """Commit a fresh stream id before another request under the same lease. Raises LeaseLost."""
     stream_id = uuid.uuid4()
-    if (row := statements.row(_ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})) is None:
+    if (
+        row := statements.row(sql.ANNOUNCE, {"slot": grant.slot, "fence": grant.fence, "stream_id": stream_id})
+    ) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
     return replace(grant, stream_id=stream_id, warm=row[0], taken_over=False)
 
@@ -251,7 +103,7 @@ def renew(held: Iterable[Grant]) -> set[int]:
         "fences": [grant.fence for grant in grants],
         "ttl": settings.LEASE_TTL,
     }
-    return {fence for (fence,) in statements.rows(_RENEW, about)}
+    return {fence for (fence,) in statements.rows(sql.RENEW, about)}
 
 
 def offer(held: Iterable[Grant]) -> None:
@@ -274,28 +126,28 @@ def release(grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline
         "kv_outline": None if kv_tokens is None or kv_outline is None else json.dumps(kv_outline),
         "idle_ttl": settings.LEASE_IDLE_TTL,
     }
-    if statements.row(_RELEASE, about) is None:
+    if statements.row(sql.RELEASE, about) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
 
 
 def revoke(slot: int, fence: int) -> bool:
     """End a lease at once, busy or idle. Its holder is free to go elsewhere; the slot is `stopping` until quiet."""
-    return statements.row(_REVOKE, {"slot": slot, "fence": fence}) is not None
+    return statements.row(sql.REVOKE, {"slot": slot, "fence": fence}) is not None
 
 
 def evict(slot: int, fence: int) -> bool:
     """The same by an administrator's wish: the cache counts as unknown, so that the next turn reads history again."""
-    return statements.row(_EVICT, {"slot": slot, "fence": fence}) is not None
+    return statements.row(sql.EVICT, {"slot": slot, "fence": fence}) is not None
 
 
 def leave(holders: Sequence[uuid.UUID]) -> None:
     """End what is kept warm for these: they are put away. Whoever comes back meanwhile may find the cache as it was."""
-    statements.rows(_LEAVE, {"holders": list(holders)})
+    statements.rows(sql.LEAVE, {"holders": list(holders)})
 
 
 def forget(holders: Sequence[uuid.UUID]) -> None:
     """End every lease of these, busy ones too, and forget what caches hold of them: they will be no more."""
-    statements.rows(_FORGET, {"holders": list(holders)})
+    statements.rows(sql.FORGET, {"holders": list(holders)})
 
 
 def take_out(server: int) -> list[int]:
@@ -303,12 +155,12 @@ def take_out(server: int) -> list[int]:
 
     What runs there is stopped, and every cache counts as unknown. Call in a transaction that holds the server's row.
     """
-    return [fence for _, fence in statements.rows(_TAKE_OUT, {"server": server})]
+    return [fence for _, fence in statements.rows(sql.TAKE_OUT, {"server": server})]
 
 
 def leave_retired() -> list[int]:
     """End what is kept warm on servers that nobody uses any more; the slots."""
-    return [slot for (slot,) in statements.rows(_LEAVE_RETIRED, {})]
+    return [slot for (slot,) in statements.rows(sql.LEAVE_RETIRED, {})]
 
 
 def reap() -> list[int]:
@@ -323,7 +175,7 @@ def reap_at_once(fences: Sequence[int]) -> list[int]:
 
 def _reap(fences: list[int] | None, grace: float) -> list[int]:
     about = {"fences": fences, "grace": grace, "ttl": settings.LEASE_TTL}
-    return [slot for (slot,) in statements.rows(_REAP, about)]
+    return [slot for (slot,) in statements.rows(sql.REAP, about)]
 
 
 def stopped(slot: int, stream_id: uuid.UUID) -> bool:
@@ -373,7 +225,7 @@ def forget_caches(server: int) -> None:
 
 def _empty(server: int, total_slots: int, ended_by: PastLease.EndedBy) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(_EMPTY_SERVER, {"server": server, "total": total_slots, "ended_by": ended_by.value})
+        cursor.execute(sql.EMPTY_SERVER, {"server": server, "total": total_slots, "ended_by": ended_by.value})
 
 
 def _newest_fence(server: int) -> int:

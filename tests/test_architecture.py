@@ -51,7 +51,8 @@ def test_only_events_touch_the_channel_layer() -> None:
 
 
 def test_only_leases_write_slots() -> None:
-    assert those_with(r"UPDATE slots_slot|INSERT INTO slots_") == {"slots/leases.py"}
+    assert those_with(r"UPDATE slots_slot|INSERT INTO slots_") == {"slots/lease_statements.py"}
+    assert users_of("slots.lease_statements") == {"slots/leases.py"}
     assert those_with(r"Slot\.objects[^\n]*\.(update|create|bulk_create|delete|get_or_create)\(") == {"slots/leases.py"}
 
 
