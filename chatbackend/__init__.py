@@ -9,6 +9,7 @@ The map:
 - `conversations`: conversations, messages, turns, the queue, events, the worker, the API. Uses `slots`.
 
 Who may do what, each held by a test: only `slots.leases` writes leases, only `slots.client` talks to a
-llama-server, only `conversations.turns` moves a generation, only `conversations.events` touches the
-channel layer, and `slots` imports nothing of `conversations` or `chatbackend.accounts`.
+llama-server, only `conversations.sending` begins a generation and only `conversations.turns` moves one, only
+`conversations.events` touches the channel layer, and `slots` imports nothing of `conversations` or
+`chatbackend.accounts`.
 """

@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import IO, Any
 from uuid import UUID
 
-from conversations import access, branches, deleting, errors, events, frames, history, parameters, presets, turns
+from conversations import (
+    access,
+    branches,
+    deleting,
+    errors,
+    events,
+    frames,
+    history,
+    parameters,
+    presets,
+    sending,
+    turns,
+)
 from conversations.frames import Frame
 from conversations.models import Conversation, Message
 from conversations.transfer import importing
@@ -31,14 +43,14 @@ class Sent:
 def send(
     person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool, branch: bool = True
 ) -> Sent:
-    """Store the message, queue its answer and announce both. Raises what `turns.send` raises."""
-    return _sent(person, client_id, turns.send(person, conversation, client_id, text, parent, to_leaf, branch))
+    """Store the message, queue its answer and announce both. Raises what `sending.send` raises."""
+    return _sent(person, client_id, sending.send(person, conversation, client_id, text, parent, to_leaf, branch))
 
 
 def edit(person: int, message: UUID, client_id: UUID, text: str) -> Sent:
     """Say `text` in place of the person's `message`, which stays as another version, and announce it.
 
-    Raises NotFound, NotAQuestion, and what `turns.send` raises.
+    Raises NotFound, NotAQuestion, and what `sending.send` raises.
     """
     old = access.message(person, message)
     if old.role != Message.Role.USER:
@@ -60,16 +72,16 @@ def show_version(person: int, message: UUID) -> Conversation:
 
 
 def regenerate(person: int, message: UUID, client_id: UUID) -> Sent:
-    """Queue another answer beside `message` and announce it. Raises what `turns.regenerate` raises."""
-    return _sent(person, client_id, turns.regenerate(person, message, client_id))
+    """Queue another answer beside `message` and announce it. Raises what `sending.regenerate` raises."""
+    return _sent(person, client_id, sending.regenerate(person, message, client_id))
 
 
 def continue_answer(person: int, generation: UUID, client_id: UUID) -> Sent:
     """Queue more of the answer that `generation` left unfinished and announce it.
 
-    Raises what `turns.continue_answer` raises.
+    Raises what `sending.continue_answer` raises.
     """
-    return _sent(person, client_id, turns.continue_answer(person, generation, client_id))
+    return _sent(person, client_id, sending.continue_answer(person, generation, client_id))
 
 
 def cancel(person: int, generation: UUID) -> history.GenerationView:
@@ -132,7 +144,7 @@ def remove(person: int, conversation: UUID) -> None:
     deleting.remove(Conversation.objects.filter(pk=conversation))
 
 
-def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:
+def _sent(person: int, client_id: UUID, turn: sending.Turn) -> Sent:
     begun = turn.begun
     question, answer = history.begun(begun.question, begun.generation) if begun and begun.alone else _read(turn)
     newest = answer.generation
@@ -145,7 +157,7 @@ def _sent(person: int, client_id: UUID, turn: turns.Turn) -> Sent:
     return sent
 
 
-def _read(turn: turns.Turn) -> tuple[history.MessageView, history.MessageView]:
+def _read(turn: sending.Turn) -> tuple[history.MessageView, history.MessageView]:
     shown = history.path(turn.generation.conversation_id, turn.generation.message_id, limit=2)
     if len(shown) < 2:
         raise errors.NotFound  # deleted with its conversation at this moment

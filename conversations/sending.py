@@ -1,120 +1,150 @@
-"""A message and its queued answer in two statements: the way that nearly every send takes.
+"""What begins a turn: a person's message, or their wish for another answer or for more of one, and its queued answer.
 
-Each query costs the web process more than it costs Postgres, and all of them are in front of somebody's first token.
-Where anything speaks against a send nothing is done here, and `turns.send` finds out what it is.
+Each stores a generation as `queued` exactly once per `client_id`; from there on only `turns` moves it.
 """
 
-import json
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
 
-from django.conf import settings
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
 
-from conversations import titles
-from conversations.models import Conversation, Generation, Message, new_id
+from conversations import access, at_once, branches, errors, queue, titles, turns, wishes
+from conversations.models import Conversation, Generation, Message
 from conversations.wishes import Wish
-from slots import statements
-
-# The conversation first, then its person, as everywhere: two turns of one conversation come one after the other, and
-# of any number of sends of one person at once none passes their limit.
-_LOCK = """
-WITH place AS (
-  SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless FROM conversations_conversation
-  WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL FOR NO KEY UPDATE),
-person AS (
-  SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE)
-SELECT leaf_id, model, nameless FROM place CROSS JOIN person"""
-
-_SEND = """
-WITH waiting AS (
-  SELECT count(*) AS everybody, count(*) FILTER (WHERE owner_id = %(owner)s) AS own
-  FROM conversations_generation WHERE status = 'queued'),
-question AS (
-  INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
-  SELECT %(question)s, %(conversation)s, %(parent)s::uuid, 'user', %(words)s, '' FROM waiting
-  WHERE own < %(most_own)s AND everybody < %(most)s
-    AND NOT EXISTS (SELECT FROM conversations_generation WHERE owner_id = %(owner)s AND client_id = %(client_id)s)
-    AND NOT EXISTS (SELECT FROM conversations_generation
-                    WHERE conversation_id = %(conversation)s AND status IN ('queued', 'running'))
-  RETURNING id, created_at),
-answer AS (
-  INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
-  SELECT %(answer)s, %(conversation)s, id, 'assistant', '', '' FROM question RETURNING id),
-generation AS (
-  INSERT INTO conversations_generation
-    (id, conversation_id, message_id, owner_id, client_id, request_digest, kind, model, finish_reason,
-     params, system_prompt)
-  SELECT %(generation)s, %(conversation)s, answer.id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, %(model)s,
-         '', place.params, place.system_prompt
-  FROM answer CROSS JOIN conversations_conversation place WHERE place.id = %(conversation)s RETURNING message_id),
-shown AS (
-  UPDATE conversations_conversation
-  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title)
-  FROM generation WHERE id = %(conversation)s
-  RETURNING title, system_prompt, params, pinned, conversations_conversation.created_at, updated_at)
-SELECT pg_notify(%(channel)s, ''), everybody, question.created_at,
-       title, system_prompt, params, pinned, shown.created_at, updated_at
-FROM question CROSS JOIN waiting CROSS JOIN shown"""
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A turn as it was committed."""
+class Turn:
+    """A person's message and the generation that answers it; `created` is False for a repeated send.
 
-    question: Message
-    generation: Generation
-    conversation: Conversation
-    alone: bool  # nobody else waited, and no other version of the question is there: nothing more is to be read
-
-
-def at_once(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str) -> Begun | None:
-    """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
-
-    A `parent` that is neither the newest answer nor None is not looked at here.
+    `begun`: all there is to tell of it, where that is known without asking.
     """
-    about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
+
+    message: Message
+    generation: Generation
+    created: bool
+    begun: at_once.Begun | None = None
+
+
+def send(
+    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool,
+    branch: bool = True,
+) -> Turn:  # fmt: skip
+    """Store a person's message and queue its answer, exactly once per `client_id`.
+
+    `to_leaf` answers the newest message of the conversation and ignores `parent`; without `branch` that must be it.
+    Raises NotFound, TextEmpty, TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting,
+    QueueFull; then nothing is stored.
+    """
+    words = wishes.checked(words)
+    said = (words, "leaf" if to_leaf else str(parent))
+    wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
+    if begun := at_once.send(wish, words, parent, to_leaf=to_leaf, branch=branch, channel=turns.WORK_CHANNEL):
+        return Turn(begun.question, begun.generation, created=True, begun=begun)
+
+    def ask(where: Conversation) -> Message:
+        after = where.leaf_id if to_leaf else parent
+        branches.refuse_while_answered(where, after)
+        branches.check_parent(where, after, branch)
+        queue.admit(owner)
+        if not (where.title or where.leaf_id):
+            Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
+        said = Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
+        return _answer_to(said)
+
+    return _begin(wish, ask)
+
+
+def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
+    """Queue another answer to the question that `message` answers, exactly once per `client_id`.
+
+    Both answers stay; the conversation goes on from the new one. Raises NotFound, NotAnAnswer, ClientIdReused,
+    TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
+    """
+    question = branches.question_of(owner, message)
+    wish = wishes.wish(owner, question.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
+
+    def ask_again(where: Conversation) -> Message:
+        branches.refuse_while_answered(where, question.pk)
+        queue.admit(owner)
+        return _answer_to(question)
+
+    return _begin(wish, ask_again)
+
+
+def continue_answer(owner: int, generation: uuid.UUID, client_id: uuid.UUID) -> Turn:
+    """Queue more of the answer that `generation` left unfinished, as one text with it, exactly once per `client_id`.
+
+    Raises NotFound, CannotContinue, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
+    """
+    stopped = access.generation(owner, generation)
+    wish = wishes.wish(owner, stopped.conversation_id, client_id, Generation.Kind.CONTINUE, str(generation))
+
+    def ask_for_more(where: Conversation) -> Message:
+        branches.refuse_while_answered(where, stopped.message_id)
+        answer = branches.answer_to_go_on_with(where, generation)
+        queue.admit(owner)
+        return answer
+
+    return _begin(wish, ask_for_more)
+
+
+def _begin(wish: Wish, ask: Callable[[Conversation], Message]) -> Turn:
+    """A turn, or what an earlier request with this client_id made.
+
+    `ask` gives the answer that is to be written, or raises what speaks against it.
+    """
     try:
         with transaction.atomic():
-            if (place := statements.row(_LOCK, about)) is None:
-                return None
-            leaf, model, nameless = place
-            after = leaf if to_leaf else parent
-            if after != leaf and not (branch and after is None):
-                return None
-            title = titles.title_of(words) if nameless else None
-            about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
-            about |= {"parent": after, "model": model, "title": title, "channel": channel}
-            row = statements.row(_SEND, about)
-            return _begun(about, row, first=after == leaf) if row else None
+            # The row lock makes two turns of one conversation one after the other.
+            rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
+            where = rows.filter(pk=wish.conversation, owner=wish.owner, deleted_at=None).first()
+            if where is None:
+                raise errors.NotFound
+            turn = _repeated(wish) or _queue(wish, where, ask(where))
     except IntegrityError:
-        return None  # the same client_id at this moment in another conversation
+        # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
+        if repeated := _repeated(wish):
+            return repeated
+        raise
+    return _whole(turn) if turn.created else turn
 
 
-def _begun(about: dict[str, Any], row: tuple[Any, ...], *, first: bool) -> Begun:
-    _, others, at, title, system_prompt, params, pinned, created_at, updated_at = row
-    where = Conversation(
-        id=about["conversation"], owner_id=about["owner"], title=title, model=about["model"], leaf_id=about["answer"],
-        system_prompt=system_prompt, params=json.loads(params), pinned=pinned, archived=False, created_at=created_at,
-        updated_at=updated_at,
+def _whole(turn: Turn) -> Turn:
+    """With what Postgres filled in, read after the commit: the workers are awake meanwhile. Raises NotFound."""
+    try:
+        turn.generation.refresh_from_db()
+        turn.message.refresh_from_db()
+    except ObjectDoesNotExist as error:
+        raise errors.NotFound from error  # deleted with its conversation at this moment
+    return turn
+
+
+def _repeated(wish: Wish) -> Turn | None:
+    mine = Generation.objects.select_related("message__parent").filter(owner=wish.owner)
+    found = mine.filter(client_id=wish.client_id).first()
+    if found is None:
+        return None
+    if bytes(found.request_digest) != wish.digest or found.message.parent is None:
+        raise errors.ClientIdReused
+    return Turn(found.message.parent, found, created=False)
+
+
+def _answer_to(question: Message) -> Message:
+    where = question.conversation_id
+    return Message.objects.create(conversation_id=where, parent=question, role=Message.Role.ASSISTANT)
+
+
+def _queue(wish: Wish, where: Conversation, answer: Message) -> Turn:
+    assert answer.parent is not None, "the first message of a conversation is a person's"
+    generation = Generation.objects.create(
+        conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
+        request_digest=wish.digest, kind=wish.kind, model=where.model, params=where.params,
+        system_prompt=where.system_prompt,
     )  # fmt: skip
-    question = Message(
-        id=about["question"], conversation=where, parent_id=about["parent"], role=Message.Role.USER,
-        text=about["words"], created_at=at,
-    )  # fmt: skip
-    answer = Message(
-        id=about["answer"], conversation=where, parent=question, role=Message.Role.ASSISTANT, created_at=at
-    )
-    generation = Generation(
-        id=about["generation"], conversation=where, message=answer, owner_id=about["owner"], model=where.model,
-        kind=about["kind"], params=where.params, system_prompt=system_prompt, queued_at=at,
-    )  # fmt: skip
-    return Begun(question, generation, where, alone=others == 0 and first)
-
-
-def _said(wish: Wish, words: str) -> dict[str, Any]:
-    return {
-        "words": words, "client_id": wish.client_id, "digest": wish.digest, "kind": wish.kind.value,
-        "most_own": settings.QUEUE_WAITING_PER_PERSON, "most": settings.QUEUE_LENGTH,
-    }  # fmt: skip
+    Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now(), archived=False)
+    turns.wake()
+    return Turn(answer.parent, generation, created=True)

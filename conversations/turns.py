@@ -1,7 +1,7 @@
 """The only mover of generations: one function per move, each a compare-and-set on the state it moves from.
 
+    -> queued                    send, regenerate, continue_answer of `sending`, which begins them and moves none   web
     -> done | cancelled | failed | interrupted   keep_ended         web, of imported ones
-    -> queued                    send, regenerate, continue_answer   web
     queued -> running            claim              the dispatcher
     queued -> cancelled          cancel             web
     running -> running           take_overs         any dispatcher, when the lease expired
@@ -14,33 +14,18 @@ Lock order: slot rows, generation, message, chunks.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from django.core.exceptions import ObjectDoesNotExist
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
-from conversations import (
-    access,
-    branches,
-    claims,
-    errors,
-    estimate,
-    folding,
-    queue,
-    sending,
-    titles,
-    unfinished,
-    unmeasured,
-    wishes,
-)
+from conversations import claims, errors, estimate, folding, queue, unfinished, unmeasured
 from conversations.claims import Claim
-from conversations.models import Conversation, Generation, Message, Waiting
+from conversations.models import Generation, Waiting
 from conversations.places import Place
-from conversations.wishes import Wish
 from slots import isolation, leases
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
@@ -78,19 +63,6 @@ class AttemptsSpent(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A person's message and the generation that answers it; `created` is False for a repeated send.
-
-    `begun`: all there is to tell of it, where that is known without asking.
-    """
-
-    message: Message
-    generation: Generation
-    created: bool
-    begun: sending.Begun | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Ending:
     """How a generation ended, as it is stored."""
 
@@ -99,69 +71,6 @@ class Ending:
     error: dict[str, Any] | None = None
     usage: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
-
-
-def send(
-    owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool,
-    branch: bool = True,
-) -> Turn:  # fmt: skip
-    """Store a person's message and queue its answer, exactly once per `client_id`.
-
-    `to_leaf` answers the newest message of the conversation and ignores `parent`; without `branch` that must be it.
-    Raises NotFound, TextEmpty, TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting,
-    QueueFull; then nothing is stored.
-    """
-    words = wishes.checked(words)
-    said = (words, "leaf" if to_leaf else str(parent))
-    wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
-    if begun := sending.at_once(wish, words, parent, to_leaf=to_leaf, branch=branch, channel=WORK_CHANNEL):
-        return Turn(begun.question, begun.generation, created=True, begun=begun)
-
-    def ask(where: Conversation) -> Message:
-        after = where.leaf_id if to_leaf else parent
-        branches.refuse_while_answered(where, after)
-        branches.check_parent(where, after, branch)
-        queue.admit(owner)
-        if not (where.title or where.leaf_id):
-            Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
-        said = Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
-        return _answer_to(said)
-
-    return _begin(wish, ask)
-
-
-def regenerate(owner: int, message: uuid.UUID, client_id: uuid.UUID) -> Turn:
-    """Queue another answer to the question that `message` answers, exactly once per `client_id`.
-
-    Both answers stay; the conversation goes on from the new one. Raises NotFound, NotAnAnswer, ClientIdReused,
-    TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
-    """
-    question = branches.question_of(owner, message)
-    wish = wishes.wish(owner, question.conversation_id, client_id, Generation.Kind.REGENERATE, str(message))
-
-    def ask_again(where: Conversation) -> Message:
-        branches.refuse_while_answered(where, question.pk)
-        queue.admit(owner)
-        return _answer_to(question)
-
-    return _begin(wish, ask_again)
-
-
-def continue_answer(owner: int, generation: uuid.UUID, client_id: uuid.UUID) -> Turn:
-    """Queue more of the answer that `generation` left unfinished, as one text with it, exactly once per `client_id`.
-
-    Raises NotFound, CannotContinue, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is stored.
-    """
-    stopped = access.generation(owner, generation)
-    wish = wishes.wish(owner, stopped.conversation_id, client_id, Generation.Kind.CONTINUE, str(generation))
-
-    def ask_for_more(where: Conversation) -> Message:
-        branches.refuse_while_answered(where, stopped.message_id)
-        answer = branches.answer_to_go_on_with(where, generation)
-        queue.admit(owner)
-        return answer
-
-    return _begin(wish, ask_for_more)
 
 
 def cancel(owner: int, generation: uuid.UUID) -> Generation:
@@ -326,64 +235,6 @@ class _Stopped(Exception):
     def __init__(self, generation: uuid.UUID) -> None:
         super().__init__(f"generation={generation}")
         self.generation = generation
-
-
-def _begin(wish: Wish, ask: Callable[[Conversation], Message]) -> Turn:
-    """A turn, or what an earlier request with this client_id made.
-
-    `ask` gives the answer that is to be written, or raises what speaks against it.
-    """
-    try:
-        with transaction.atomic():
-            # The row lock makes two turns of one conversation one after the other.
-            rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
-            where = rows.filter(pk=wish.conversation, owner=wish.owner, deleted_at=None).first()
-            if where is None:
-                raise errors.NotFound
-            turn = _repeated(wish) or _queue(wish, where, ask(where))
-    except IntegrityError:
-        # The same client_id at once in two conversations: the other one is committed by now, and this one refused.
-        if repeated := _repeated(wish):
-            return repeated
-        raise
-    return _whole(turn) if turn.created else turn
-
-
-def _whole(turn: Turn) -> Turn:
-    """With what Postgres filled in, read after the commit: the workers are awake meanwhile. Raises NotFound."""
-    try:
-        turn.generation.refresh_from_db()
-        turn.message.refresh_from_db()
-    except ObjectDoesNotExist as error:
-        raise errors.NotFound from error  # deleted with its conversation at this moment
-    return turn
-
-
-def _repeated(wish: Wish) -> Turn | None:
-    mine = Generation.objects.select_related("message__parent").filter(owner=wish.owner)
-    found = mine.filter(client_id=wish.client_id).first()
-    if found is None:
-        return None
-    if bytes(found.request_digest) != wish.digest or found.message.parent is None:
-        raise errors.ClientIdReused
-    return Turn(found.message.parent, found, created=False)
-
-
-def _answer_to(question: Message) -> Message:
-    where = question.conversation_id
-    return Message.objects.create(conversation_id=where, parent=question, role=Message.Role.ASSISTANT)
-
-
-def _queue(wish: Wish, where: Conversation, answer: Message) -> Turn:
-    assert answer.parent is not None, "the first message of a conversation is a person's"
-    generation = Generation.objects.create(
-        conversation=where, message=answer, owner_id=wish.owner, client_id=wish.client_id,
-        request_digest=wish.digest, kind=wish.kind, model=where.model, params=where.params,
-        system_prompt=where.system_prompt,
-    )  # fmt: skip
-    Conversation.objects.filter(pk=where.pk).update(leaf=answer, updated_at=Now(), archived=False)
-    wake()
-    return Turn(answer.parent, generation, created=True)
 
 
 def _first_of(heads: list[Waiting], worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:

@@ -4,7 +4,7 @@ from conversations import history
 from conversations.claims import Claim
 from conversations.history import GenerationView
 from conversations.models import Generation
-from conversations.turns import Turn
+from conversations.sending import Turn
 from tests.eventually import eventually
 
 

@@ -10,10 +10,10 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Length, Now
 
 from chatbackend.accounts.models import User
-from conversations import turns
+from conversations import sending, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Message
-from conversations.turns import Turn
+from conversations.sending import Turn
 from slots import leases
 from slots.leases import Grant
 from slots.models import Server, Slot
@@ -43,7 +43,7 @@ def sent(
 ) -> Turn:
     """A message just sent to `where` (a new conversation of Alice's by default); its generation is queued."""
     where = where or conversation()
-    return turns.send(where.owner_id, where.pk, client_id or uuid.uuid4(), words, None, to_leaf=True)
+    return sending.send(where.owner_id, where.pk, client_id or uuid.uuid4(), words, None, to_leaf=True)
 
 
 def server(slots: int = 2, url: str = "http://llama.test:8080", model: str = "smollm2") -> Server:

@@ -6,7 +6,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 
-from conversations.turns import Turn
+from conversations.sending import Turn
 from tests.web import Person, Tab
 
 LIVE = ("queued", "running")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from conversations import errors, turns
+from conversations import errors, sending, turns
 from conversations.models import Conversation, Generation, Message
 from tests import factories, worker
 from tests.answers import ended
@@ -133,7 +133,7 @@ def at_once(*moves: Any) -> list[object]:
 
 
 def regenerating(answer: Message) -> Any:
-    return lambda: turns.regenerate(factories.person("alice").pk, answer.pk, uuid.uuid4())
+    return lambda: sending.regenerate(factories.person("alice").pk, answer.pk, uuid.uuid4())
 
 
 def test_of_two_wishes_in_the_same_moment_one_is_granted(where: Conversation) -> None:
@@ -153,7 +153,7 @@ def test_a_wish_and_a_message_in_the_same_moment_make_one_turn(where: Conversati
 
 def test_the_same_wish_many_times_in_the_same_moment_is_one_turn(where: Conversation) -> None:
     first, client_id = answered(where, "One", "First answer"), uuid.uuid4()
-    outcomes = at_once(*[lambda: turns.regenerate(where.owner_id, first.pk, client_id).generation.pk] * 6)
+    outcomes = at_once(*[lambda: sending.regenerate(where.owner_id, first.pk, client_id).generation.pk] * 6)
     assert len(set(outcomes)) == 1
     assert Generation.objects.count() == 2
 
@@ -186,7 +186,7 @@ def test_every_tab_sees_the_new_answer_take_the_place_of_the_old(alice: Person, 
 def test_a_tab_that_missed_the_wish_is_shown_the_new_branch(alice: Person, where: Conversation) -> None:
     first = answered(where, "One", "First answer")
     with alice.tab(where) as tab:
-        turns.regenerate(alice.pk, first.pk, uuid.uuid4())  # announced to nobody
+        sending.regenerate(alice.pk, first.pk, uuid.uuid4())  # announced to nobody
         claim = worker.claimed()
         worker.publish(claim, "Second")
         snapshot = tab.until("snapshot")
@@ -221,7 +221,7 @@ def test_a_worker_writes_it_on_the_warm_slot_from_the_same_prompt(
     first = factories.sent(where, "How do steam engines work?")
     assert ended(first).text == "First answer"
     fake_llama.script(Script(text="Second answer"))
-    second = turns.regenerate(where.owner_id, first.generation.message_id, uuid.uuid4())
+    second = sending.regenerate(where.owner_id, first.generation.message_id, uuid.uuid4())
     view = ended(second)
     assert (view.status, view.text) == ("done", "Second answer")
     before, after = fake_llama.requests

@@ -8,7 +8,7 @@ import pytest
 import requests
 from django.db import connection
 
-from conversations import branches, errors, history, turns
+from conversations import branches, errors, history, sending
 from conversations.models import Conversation, Message
 from slots import leases
 from tests import factories, worker
@@ -146,7 +146,7 @@ def test_choosing_and_sending_at_once_leave_a_conversation_whose_end_is_an_answe
 
     def send() -> None:
         with closing(connection):
-            turns.send(where.owner_id, where.pk, uuid.uuid4(), "More", None, to_leaf=True)
+            sending.send(where.owner_id, where.pk, uuid.uuid4(), "More", None, to_leaf=True)
 
     for number in range(6):
         at_once(choose, send)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import requests
 
-from conversations import errors, history, turns
+from conversations import errors, history, sending, turns
 from conversations.models import Chunk, Conversation, Generation, Message
-from conversations.turns import Ending, Turn
+from conversations.sending import Turn
+from conversations.turns import Ending
 from slots import leases
 from slots.models import Server, Slot
 from tests import factories, worker
@@ -52,7 +53,7 @@ def more(person: Person, generation: Any, **extra: Any) -> requests.Response:
 
 
 def go_on(generation: Generation) -> Turn:
-    return turns.continue_answer(generation.owner_id, generation.pk, uuid.uuid4())
+    return sending.continue_answer(generation.owner_id, generation.pk, uuid.uuid4())
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_the_same_client_id_is_one_wish(alice: Person, where: Conversation) -> N
     again = made.json()["generation"]["id"]
     refused(more(alice, again, client_id=client_id), 409, "client_id_reused")
     with pytest.raises(errors.ClientIdReused):
-        turns.regenerate(where.owner_id, first.message_id, client_id)
+        sending.regenerate(where.owner_id, first.message_id, client_id)
     assert Generation.objects.count() == 2
 
 
@@ -221,7 +222,7 @@ def test_on_a_warm_slot_next_to_nothing_is_read_and_nothing_after_it_is_taken_fo
     body = fake_llama.requests[-1].body
     assert body["messages"][-1] == {"role": "assistant", "content": view.text}
     assert (body["add_generation_prompt"], body["continue_final_message"]) == (False, True)
-    again = ended(turns.regenerate(where.owner_id, first.generation.message_id, uuid.uuid4()))
+    again = ended(sending.regenerate(where.owner_id, first.generation.message_id, uuid.uuid4()))
     prompt_n, cause = cost(again)
     assert (prompt_n <= 2, cause) == (True, None), again.timings
     assert Message.objects.count() == 3

@@ -15,7 +15,8 @@ from conversations import estimate, places, turns
 from conversations.claims import Claim
 from conversations.estimate import Estimate, Running, Sample, SlotNow, Waiter, estimates
 from conversations.models import Conversation, Generation, Message
-from conversations.turns import Ending, Turn
+from conversations.sending import Turn
+from conversations.turns import Ending
 from slots import leases
 from slots.models import Server, Slot
 from tests import factories

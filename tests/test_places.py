@@ -10,7 +10,7 @@ from django.db.models import F
 
 from conversations import telling, turns
 from conversations.models import Generation
-from conversations.turns import Turn
+from conversations.sending import Turn
 from slots.models import Server
 from tests import factories, worker
 from tests.answers import written

@@ -11,11 +11,12 @@ from django.db import connection
 from django.db.models.functions import Now
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from conversations import errors, places, queue, telling, turns
+from conversations import errors, places, queue, sending, telling, turns
 from conversations.claims import Claim
 from conversations.estimate import Estimate
 from conversations.models import Conversation, Generation, Message, Person, Telling, Waiting
-from conversations.turns import Ending, Turn
+from conversations.sending import Turn
+from conversations.turns import Ending
 from conversations.worker.teller import Teller
 from slots import leases
 from slots.models import Server, Slot
@@ -240,7 +241,7 @@ class TestWaitingLimit:
         answered(claim)
         said("alice", 3)
         with pytest.raises(errors.TooManyWaiting):
-            turns.regenerate(turn.generation.owner_id, turn.generation.message_id, uuid.uuid4())
+            sending.regenerate(turn.generation.owner_id, turn.generation.message_id, uuid.uuid4())
 
     def test_when_to_try_again_is_what_the_first_of_them_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said("alice", 3)

@@ -10,10 +10,11 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from conversations import actions, errors, history, leaving, turns
+from conversations import actions, errors, history, leaving, sending, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
-from conversations.turns import Ending, Turn
+from conversations.sending import Turn
+from conversations.turns import Ending
 from slots import leases
 from slots.models import Server, Slot
 from tests import factories, worker
@@ -51,7 +52,7 @@ def cut_short(where: Conversation, words: str) -> None:
 
 
 def send(where: Conversation) -> Outcome:
-    return turns.send(where.owner_id, where.pk, uuid.uuid4(), "Three", where.leaf_id, to_leaf=False)
+    return sending.send(where.owner_id, where.pk, uuid.uuid4(), "Three", where.leaf_id, to_leaf=False)
 
 
 def edit(where: Conversation) -> Outcome:
@@ -61,12 +62,12 @@ def edit(where: Conversation) -> Outcome:
 
 def regenerate(where: Conversation) -> Outcome:
     assert where.leaf_id
-    return turns.regenerate(where.owner_id, where.leaf_id, uuid.uuid4())
+    return sending.regenerate(where.owner_id, where.leaf_id, uuid.uuid4())
 
 
 def go_on(where: Conversation) -> Outcome:
     stopped = Generation.objects.get(message=where.leaf_id, status="cancelled")
-    return turns.continue_answer(where.owner_id, stopped.pk, uuid.uuid4())
+    return sending.continue_answer(where.owner_id, stopped.pk, uuid.uuid4())
 
 
 def show(where: Conversation) -> Outcome:
@@ -202,7 +203,7 @@ def test_the_end_of_an_answer_and_the_next_message_come_one_after_the_other(wher
 
 
 def go_on_with(claim: Claim) -> Outcome:
-    return turns.continue_answer(Generation.objects.get(pk=claim.generation).owner_id, claim.generation, uuid.uuid4())
+    return sending.continue_answer(Generation.objects.get(pk=claim.generation).owner_id, claim.generation, uuid.uuid4())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations import history, turns
+from conversations import history, sending, turns
 from conversations.history import GenerationView
 from conversations.models import Conversation, Generation
 from slots import leases
@@ -24,7 +24,7 @@ THOUGHTS = "\n Two and two are <|im_end|> what they are, \u202eא👩🏽‍🚀
 
 
 def answered(where: Conversation, words: str) -> GenerationView:
-    view = ended(turns.send(where.owner_id, where.pk, uuid.uuid4(), words, None, to_leaf=True), 60)
+    view = ended(sending.send(where.owner_id, where.pk, uuid.uuid4(), words, None, to_leaf=True), 60)
     assert view.status == "done", view.error
     eventually(lambda: not Slot.objects.filter(phase="busy").exists())
     return view

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conversations import actions, estimate, rereading, turns
+from conversations import actions, estimate, rereading, sending
 from conversations.estimate import Sample
 from conversations.models import Conversation, Generation, Message
 from slots import leases, residency
@@ -41,7 +41,7 @@ def edited(question: Message, words: str) -> dict[str, Any]:
     """The timings of the answer to `words`, said in place of `question`."""
     sent = actions.edit(factories.person().pk, question.pk, uuid.uuid4(), words)
     said = Message.objects.get(pk=sent.message.id), Generation.objects.get(pk=sent.generation.id)
-    view = ended(turns.Turn(*said, created=True))
+    view = ended(sending.Turn(*said, created=True))
     eventually(lambda: Slot.objects.filter(phase="idle", holder=question.conversation_id).exists())
     assert view.timings
     return view.timings

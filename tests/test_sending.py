@@ -12,7 +12,7 @@ from django.db import transaction
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from conversations import errors, sending, turns
+from conversations import at_once, errors, sending
 from conversations.models import Conversation, Generation, Message, Person
 from tests import factories
 
@@ -68,14 +68,14 @@ def limits(settings: LazySettings) -> None:
 )
 def test_both_ways_store_the_same_and_refuse_the_same(limits: None, case: Case) -> None:
     fast = sent_in(case)
-    with patch.object(sending, "at_once", return_value=None):
+    with patch.object(at_once, "send", return_value=None):
         assert sent_in(case) == fast
 
 
 def test_the_short_way_is_taken_wherever_nothing_speaks_against_it(limits: None) -> None:
     for turns_before, parent, branch in ((0, "left out", True), (2, "leaf", False), (2, "none", True)):
         case = Case(turns_before, False, "", False, "Hello", parent, branch, "nothing", 0, 0, "own")
-        with patch.object(turns, "_begin", side_effect=AssertionError("the long way")):
+        with patch.object(sending, "_begin", side_effect=AssertionError("the long way")):
             assert sent_in(case)
 
 
@@ -95,7 +95,7 @@ def sent_in(case: Case) -> object:
         client_id = uuid.uuid4()
         for conversation, words in sent_before(case, where, elsewhere):
             after = parent if conversation == where else None
-            turns.send(alice.pk, conversation.pk, client_id, words, after, to_leaf=after is None)
+            sending.send(alice.pk, conversation.pk, client_id, words, after, to_leaf=after is None)
         if case.live:
             with suppress(errors.ChatError):
                 factories.sent(where, "Waiting")
@@ -107,7 +107,7 @@ def sent_in(case: Case) -> object:
         owner = bob if case.whose == "another's" else alice
         try:
             to_leaf = case.parent == "left out"
-            turn = turns.send(owner.pk, where.pk, client_id, case.words, parent, to_leaf, case.branch)
+            turn = sending.send(owner.pk, where.pk, client_id, case.words, parent, to_leaf, case.branch)
             came: object = turn.created, turn.message.text, turn.generation.params
         except errors.ChatError as error:
             came = error.code, [message.text for message in error.more.get("messages", [])]

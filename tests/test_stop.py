@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import requests
 
-from conversations import turns
+from conversations import sending, turns
 from conversations.history import GenerationView
 from conversations.models import Conversation, Generation, Message
 from slots.models import Slot
@@ -28,7 +28,7 @@ WITHIN = 2.0  # seconds
 NEIGHBOUR = "Beside you. [[tokens=2000 rate=60]]"
 
 
-def stop(turn: turns.Turn) -> None:
+def stop(turn: sending.Turn) -> None:
     turns.cancel(turn.generation.owner_id, turn.generation.pk)
 
 
@@ -47,7 +47,7 @@ def reading(url: str, where: Conversation, headers: dict[str, str]) -> bool:
     return bool(slot and states[slot.id_slot]["is_processing"])
 
 
-def streams(where: Conversation) -> turns.Turn:
+def streams(where: Conversation) -> sending.Turn:
     """An answer that is being written there, a new one each time: this model comes to its end when it likes."""
     for live in Generation.objects.filter(conversation=where, status__in=Generation.LIVE):
         turns.cancel(live.owner_id, live.pk)

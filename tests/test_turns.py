@@ -7,10 +7,11 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from chatbackend.postgresql import AWAY
-from conversations import errors, history, queue, turns
+from conversations import errors, history, queue, sending, turns
 from conversations.claims import Claim
 from conversations.models import Chunk, Conversation, Generation, Message
-from conversations.turns import Ending, Gone, Turn
+from conversations.sending import Turn
+from conversations.turns import Ending, Gone
 from conversations.worker.running import ended as last_event
 from slots import leases
 from slots.leases import LeaseLost
@@ -88,7 +89,7 @@ def test_a_second_send_while_an_answer_is_written_is_refused_with_what_is_newer(
     where = factories.conversation()
     first = factories.sent(where)
     with pytest.raises(errors.TurnInProgress) as refused:
-        turns.send(where.owner_id, where.pk, uuid.uuid4(), "and?", None, to_leaf=False)
+        sending.send(where.owner_id, where.pk, uuid.uuid4(), "and?", None, to_leaf=False)
     assert refused.value.more["generation"].id == first.generation.pk
     assert [message.id for message in refused.value.more["messages"]] == [first.message.pk, first.generation.message_id]
 
@@ -120,14 +121,14 @@ def test_a_parent_elsewhere_or_a_question_as_parent_is_refused() -> None:
     elsewhere, here = factories.sent(), factories.conversation()
     for parent in (elsewhere.generation.message_id, elsewhere.message.pk, uuid.uuid4()):
         with pytest.raises(errors.ParentUnknown):
-            turns.send(here.owner_id, here.pk, uuid.uuid4(), "hello", parent, to_leaf=False)
+            sending.send(here.owner_id, here.pk, uuid.uuid4(), "hello", parent, to_leaf=False)
 
 
 def test_another_person_s_conversation_and_a_missing_one_are_refused_alike() -> None:
     bob = factories.person("bob")
     for where in (factories.conversation().pk, uuid.uuid4()):
         with pytest.raises(errors.NotFound):
-            turns.send(bob.pk, where, uuid.uuid4(), "hello", None, to_leaf=True)
+            sending.send(bob.pk, where, uuid.uuid4(), "hello", None, to_leaf=True)
     with pytest.raises(errors.NotFound):
         turns.cancel(bob.pk, factories.sent().generation.pk)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from conversations import replays, turns
+from conversations import replays, sending, turns
 from conversations.history import GenerationView
 from conversations.models import Conversation, Generation, Message
 from slots import orders, servers
@@ -42,7 +42,7 @@ def quiet(server: Server | None = None) -> bool:
 def answered(where: Conversation, words: str, to: Message | None = None) -> GenerationView:
     """The answer to `words`, said after `to` or at the end, once its slot is quiet."""
     parent = to.pk if to else None
-    view = ended(turns.send(where.owner_id, where.pk, uuid.uuid4(), words, parent, to_leaf=to is None), 60)
+    view = ended(sending.send(where.owner_id, where.pk, uuid.uuid4(), words, parent, to_leaf=to is None), 60)
     assert view.status == "done", view.error
     eventually(quiet)
     return view
@@ -51,7 +51,7 @@ def answered(where: Conversation, words: str, to: Message | None = None) -> Gene
 def another(view: GenerationView) -> GenerationView:
     """Another answer to the same question."""
     owner = Generation.objects.get(pk=view.id).owner_id
-    again = ended(turns.regenerate(owner, view.message, uuid.uuid4()), 60)
+    again = ended(sending.regenerate(owner, view.message, uuid.uuid4()), 60)
     eventually(quiet)
     return again
 

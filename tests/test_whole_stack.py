@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from conversations.models import Message
-from conversations.turns import Turn
+from conversations.sending import Turn
 from slots.models import PastLease
 from tests import factories, services
 from tests.answers import ended

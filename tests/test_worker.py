@@ -8,7 +8,7 @@ import pytest
 import requests
 from django.db.models import Q
 
-from conversations import actions, turns
+from conversations import actions, sending, turns
 from conversations.models import Conversation, Generation, Message
 from slots import leases
 from slots.models import PastLease, Slot
@@ -28,7 +28,7 @@ def quiet(server: FakeLlama) -> bool:
     return not any(slot["is_processing"] for slot in requests.get(f"{server.url}/slots", timeout=5).json())
 
 
-def ask(where: Conversation, words: str) -> turns.Turn:
+def ask(where: Conversation, words: str) -> sending.Turn:
     return factories.sent(where, words)
 
 
