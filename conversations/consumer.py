@@ -21,8 +21,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.utils import await_many_dispatch
 from django.conf import settings
 
+from chatbackend.accounts import sessions
 from chatbackend.accounts.models import User
-from chatbackend.accounts.sessions import person_of
 from conversations import access, actions, allowance, catching_up, errors, events, frames, history, rendered
 from conversations.following import Fit, Following, Silent
 from conversations.frames import Frame
@@ -171,7 +171,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             actions.send, self._me, fields["conversation"], fields["client_id"], fields["text"], fields.get("parent"),
             to_leaf="parent" not in fields, branch=fields.get("branch", True),
         )  # fmt: skip
-        sent = await in_thread(_send_if_signed_in)(self.key or "", send)
+        sent = await in_thread(_send_if_signed_in)(self.key or "", self._me, send)
         if str(fields["conversation"]) in self.subscribed:
             self.following.begin(frames.generation(sent.generation))
             self.live_html.begin(sent.announcement["messages"][-1])
@@ -219,7 +219,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         """At each frame: a session that ended elsewhere ends here. Raises NotSignedIn."""
         if self.key is None:
             raise errors.NotSignedIn("The first frame must be auth, with a session token.")
-        self.person = await in_thread(_signed_in)(self.key)
+        self.person = await in_thread(_signed_in)(self.key, self.person.pk if self.person else None)
 
     async def _turn_away(self, problem: errors.NotSignedIn, about: Frame) -> None:
         await self._send(frames.error(problem, **about))
@@ -303,12 +303,13 @@ def _rendered(job: Job) -> list[str]:
     return rendered.finished(job.message, job.text) if job.final else rendered.live(job.text)
 
 
-def _signed_in(key: str) -> User:
-    if (person := person_of(key)) is None:
+def _signed_in(key: str, known: int | None) -> User:
+    person = sessions.still(key, known) if known else sessions.person_of(key)
+    if person is None:
         raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
     return person
 
 
-def _send_if_signed_in(key: str, send: Callable[[], actions.Sent]) -> actions.Sent:
-    _signed_in(key)
+def _send_if_signed_in(key: str, known: int, send: Callable[[], actions.Sent]) -> actions.Sent:
+    _signed_in(key, known)
     return send()

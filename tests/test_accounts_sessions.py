@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from django.contrib.auth import BACKEND_SESSION_KEY
+from django.contrib.sessions.models import Session
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
 from websockets.sync.client import connect
 
 from chatbackend.accounts import invites, links, sessions, sign_in_links
@@ -232,3 +236,67 @@ def test_no_log_has_a_secret(start_web: StartWeb) -> None:
         assert secret not in said
     for line in ("GET /join/… 200", "GET /enter/… 200", "POST /enter/… 302", "GET /reset/… 302", "): /enter/…"):
         assert line in said, said
+
+
+# -- asked again for somebody known
+
+
+def _disabled(user: User, key: str) -> None:
+    User.objects.filter(pk=user.pk).update(is_active=False)
+
+
+def _password_changed(user: User, key: str) -> None:
+    user.set_password(NEW)
+    user.save()
+
+
+def _expired(user: User, key: str) -> None:
+    Session.objects.filter(session_key=key).update(expire_date=factories.ago(1))
+
+
+def _signed_out(user: User, key: str) -> None:
+    Session.objects.filter(session_key=key).delete()
+
+
+def _all_ended(user: User, key: str) -> None:
+    sessions.end_all(user)
+
+
+def _somebody_elses(user: User, key: str) -> None:
+    other = signed_in_key(factories.person("bob"))
+    Session.objects.filter(session_key=key).update(session_data=Session.objects.get(session_key=other).session_data)
+
+
+def _of_a_backend_that_is_gone(user: User, key: str) -> None:
+    kept = sessions.SessionStore(key)
+    kept[BACKEND_SESSION_KEY] = "elsewhere.Backend"
+    kept.save()
+
+
+def signed_in_key(user: User) -> str:
+    client = Client()
+    client.force_login(user)
+    return client.session.session_key or ""
+
+
+def test_somebody_known_is_found_by_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    alice = factories.person("alice")
+    key = signed_in_key(alice)
+    with django_assert_num_queries(1):
+        found = sessions.still(key, alice.pk)
+    assert found == alice
+    assert found
+    assert {name: getattr(found, name) for name in ("username", "password", "date_joined", "is_staff")} == {
+        name: getattr(alice, name) for name in ("username", "password", "date_joined", "is_staff")
+    }
+
+
+@pytest.mark.parametrize(
+    "end",
+    [_disabled, _password_changed, _expired, _signed_out, _all_ended, _somebody_elses, _of_a_backend_that_is_gone],
+)
+def test_what_ends_a_session_ends_it_for_somebody_known_too(end: Callable[[User, str], None]) -> None:
+    alice = factories.person("alice")
+    key = signed_in_key(alice)
+    end(alice, key)
+    assert sessions.still(key, alice.pk) == sessions.person_of(key) != alice
