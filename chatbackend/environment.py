@@ -6,6 +6,7 @@ import secrets
 import socket
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -46,6 +47,16 @@ def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
     return value
+
+
+def time_zone(name: str, default: str) -> str:
+    """A zone of the IANA database, like Europe/Berlin."""
+    zone = os.environ.get(name, "").strip() or default
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:  # OSError: a folder of the database, "Europe"
+        raise ImproperlyConfigured(f"{name} must be a time zone like Europe/Berlin, not {zone!r}.") from error
+    return zone
 
 
 def words(name: str) -> list[str]:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from conversations import placeholders
 from conversations.errors import ChatError
 from conversations.estimate import Estimate
 from conversations.history import GenerationView, MessageView
@@ -40,6 +41,7 @@ def preset(row: Preset, person: int) -> Frame:
         "params": row.params,
         "for_everybody": row.for_everybody,
         "mine": row.owner_id == person,
+        "warnings": placeholders.warnings(row.system_prompt),
         "created_at": _time(row.created_at),
         "updated_at": _time(row.updated_at),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from conversations import errors, places
+from conversations import errors, placeholders, places
 from conversations.estimate import Estimate
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from slots import statements
@@ -57,7 +57,7 @@ LEFT JOIN LATERAL (
 ORDER BY path.depth DESC"""
 
 _ASKED = """
-SELECT coalesce(g.params, c.params), coalesce(g.system_prompt, c.system_prompt)
+SELECT coalesce(g.params, c.params), coalesce(g.system_prompt, c.system_prompt), c.created_at
 FROM conversations_generation g JOIN conversations_conversation c ON c.id = g.conversation_id
 WHERE g.id = %(generation)s"""
 
@@ -182,14 +182,14 @@ def snapshot(conversation: Conversation) -> tuple[list[MessageView], bool]:
 def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
     """Parameters and system prompt it was asked for with, else its conversation's; None when it is gone.
 
-    Whoever goes on with an answer makes it as it was begun.
+    Whoever goes on with an answer makes it as it was begun. The prompt is as a model is sent it.
     """
     row = statements.row(_ASKED, {"generation": generation})
-    return (_json(row[0]), row[1]) if row else None
+    return (_json(row[0]), placeholders.expanded(row[1], row[2])) if row else None
 
 
 def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") -> list[dict[str, str]]:
-    """What the model is sent to write message `answer`: system prompt, the path above it, the answer so far.
+    """What the model is sent to write message `answer`: system prompt as it is, the path above it, the answer so far.
 
     The same messages are sent in the same bytes with every turn, whatever came after them: what is in the cache is
     found again. So thoughts go back too, all of them always: which a model sees again is for its template to say. Those

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from conversations import errors, estimate, history
+from conversations import errors, estimate, history, placeholders
 from conversations.estimate import BYTES_PER_TOKEN, Estimate
 from conversations.models import Conversation, Message
 from conversations.worker.outline import Outline
@@ -65,7 +65,7 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
     """
     if question.role != Message.Role.USER:
         raise errors.NotAQuestion
-    asked = history.prompt(where.pk, question.pk, where.system_prompt)
+    asked = history.prompt(where.pk, question.pk, _system_prompt(where))
     turns = _turns(where, question)
     upto = [0.0, *(_upto(turns) if turns else [0.0])]
     length = len(question.text)
@@ -84,12 +84,16 @@ def _in_cache(where: Conversation, asked: Sequence[dict[str, str]]) -> int:
     return Outline.read(residency.outline(where.pk)).holds(asked)
 
 
+def _system_prompt(where: Conversation) -> str:
+    return placeholders.expanded(where.system_prompt, where.created_at)
+
+
 def _turns(where: Conversation, question: Message) -> list[_Turn]:
     """One for each turn that `history.prompt` makes of the path to `question`."""
     with connection.cursor() as cursor:
         cursor.execute(_COUNTED, [question.pk])
         messages = cursor.fetchall()
-    system = len(where.system_prompt.encode())
+    system = len(_system_prompt(where).encode())
     turns, last = [_Turn(system, None)] if system else [], ""
     for role, size, tokens in messages:
         if not size:

@@ -20,7 +20,12 @@ class Settings(Strict):
     """What answers are made with. `before` in the context has what was set; what stays as it was is not checked."""
 
     model = Text(required=False, help_text="One that is served, or empty for whichever is.")
-    system_prompt = Text(longest=LONGEST_SYSTEM_PROMPT, required=False)
+    system_prompt = Text(
+        longest=LONGEST_SYSTEM_PROMPT,
+        required=False,
+        help_text="In what the model is sent `{date}`, `{time}` and `{datetime}` are replaced: by when the "
+        "conversation began, in the site's time zone, in each turn the same. All else goes as it is.",
+    )
     params = Params(required=False, allow_null=True, help_text="null, of one or of all: the server's default.")
 
     def validate_model(self, model: str) -> str:
@@ -127,6 +132,10 @@ class PresetOutput(serializers.Serializer[Any]):
     params = Params()
     for_everybody = serializers.BooleanField(help_text="An administrator offers it to all.")
     mine = serializers.BooleanField(help_text="Whether one can change and delete it.")
+    warnings = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Sentences on its system prompt: what in it is not replaced, or keeps new conversations cold.",
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 

@@ -1,6 +1,6 @@
 """A conversation as Markdown, to read: the path that is shown, without reasoning."""
 
-from django.utils import timezone
+from datetime import UTC
 
 from conversations import history
 from conversations.history import MessageView
@@ -20,7 +20,7 @@ def of(where: Conversation) -> str:
 
 
 def _message(view: MessageView) -> str:
-    at = timezone.localtime(view.created_at).strftime("%Y-%m-%d %H:%M UTC")
+    at = view.created_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     notes = [_quoted(note) for note in view.notes]
     return "\n\n".join([f"## {SPEAKERS[view.role]}, {at}", *notes, view.text.strip("\n")])
 

@@ -139,18 +139,17 @@ export class Settings {
 
   async #savePreset() {
     const name = this.#field("name").value;
-    if (await this.#tried(async () => this.#listPresets((await this.presets.create({ name, ...this.#values })).id))) {
+    const done = (made) => `Saved as the preset “${made.name}”.`;
+    if (await this.#stored(() => this.presets.create({ name, ...this.#values }), done)) {
       this.#field("name").value = "";
       $(".save-preset").open = false;
-      say($("#preset-done"), `Saved as the preset “${name.trim()}”.`);
     }
   }
 
   async #changePreset() {
     const preset = this.presets.get($("#settings-preset").value);
-    if (await this.#tried(async () => this.#listPresets((await this.presets.change(preset.id, this.#values)).id))) {
-      say($("#preset-done"), `The preset “${preset.name}” was changed.`);
-    }
+    const done = (made) => `The preset “${made.name}” was changed.`;
+    await this.#stored(() => this.presets.change(preset.id, this.#values), done);
   }
 
   async #deletePreset() {
@@ -159,6 +158,15 @@ export class Settings {
       this.#listPresets("");
       say($("#preset-done"), `The preset “${preset.name}” was deleted.`);
     }
+  }
+
+  /** Whether a preset was stored by `step`; says that it is `done`, and what the server warns of. */
+  #stored(step, done) {
+    return this.#tried(async () => {
+      const made = await step();
+      this.#listPresets(made.id);
+      say($("#preset-done"), [done(made), ...made.warnings].join(" "));
+    });
   }
 
   /** Whether `step` was done; what is wrong is said beside its field, what was typed stays. */
