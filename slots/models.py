@@ -3,7 +3,8 @@
 The present is in `Slot` alone; `PastLease` holds closed leases, so history cannot contradict it. A slot row has three
 groups of columns: the lease (who may send), the request (what may be running), the residency (whose tokens the cache
 holds: a fact about the cache, not a right). Rule for the last two: weaken before, strengthen after. Before an action
-that changes what a slot holds the weaker truth is committed, after its confirmation the stronger. Unknown is safe.
+that changes what a slot or a file (`Park`) holds the weaker truth is committed, after its confirmation the stronger.
+Unknown is safe.
 """
 
 from django.contrib.postgres.fields import ArrayField
@@ -30,6 +31,14 @@ class Server(models.Model):
         NO_PARKING = "no_parking"
         ONE_AT_A_TIME = "one_at_a_time"  # only slot 0 is leased: one request in flight on the whole server
         UNUSABLE = "unusable"
+
+    class Parking(models.TextChoices):
+        """Whether its process brings caches back from files: the probe finds out, and every restore after that."""
+
+        UNKNOWN = "unknown"
+        EFFECTIVE = "effective"
+        INEFFECTIVE = "ineffective"  # what it says that it restored it reads again
+        OFF = "off"  # it has no folder for files, or keeps caches elsewhere
 
     url = models.TextField(unique=True)
     api_key = models.TextField(blank=True, default="")
@@ -63,6 +72,13 @@ class Server(models.Model):
     foreign_at = ArrayField(models.DateTimeField(), default=list, blank=True)
     foreign_task = models.IntegerField(null=True, blank=True)  # the newest one's number on the server
     watched_at = models.DateTimeField(null=True, blank=True)  # when a worker last read its /slots for such requests
+    # Files of caches (`Park`). The fingerprint tells whether this process can go on from a file of the one before.
+    parking = models.TextField(choices=Parking, default=Parking.UNKNOWN)
+    fingerprint = models.TextField(blank=True, default="")
+    parking_proved = ArrayField(models.BooleanField(), default=list, blank=True)  # whether its last three were of use
+    save_ms = models.FloatField(null=True, blank=True)  # of one file, as seen from here: a moving average
+    restore_ms = models.FloatField(null=True, blank=True)
+    token_bytes = models.FloatField(null=True, blank=True)  # that a model token takes in a file
 
     class Meta:
         default_permissions = ("add", "change", "view")  # history refers to it: it is retired, never deleted
@@ -153,6 +169,56 @@ class Slot(models.Model):
 
     def __str__(self) -> str:
         return f"slot {self.id_slot} of {self.server}"
+
+
+class Park(models.Model):
+    """One file of a server's bounded pool, and whose cache it holds: llama-server cannot delete files, names are reused.
+
+    empty -> writing -> ready -> stale. A file counts only while it is `ready`; nobody reads another's.
+    """
+
+    class State(models.TextChoices):
+        EMPTY = "empty"  # it was never written, or was overwritten with nothing
+        WRITING = "writing"  # under the lease `fence`; what it holds is not known
+        READY = "ready"  # it holds `tokens` of `holder` and of nobody else
+        STALE = "stale"  # it may hold what is of no use, or must not be kept: overwriting it is due since `due_at`
+
+    server = models.ForeignKey(Server, on_delete=models.RESTRICT, related_name="parks")
+    number = models.PositiveSmallIntegerField()
+    name = models.TextField()
+    state = models.TextField(choices=State, db_default=State.EMPTY.value)
+    holder = models.UUIDField(null=True, blank=True)
+    fence = models.BigIntegerField(null=True, blank=True)  # the lease under which it is, or was last, written
+    reader = models.BigIntegerField(null=True, blank=True)  # the lease under which it was last read: not overwritten
+    tokens = models.IntegerField(null=True, blank=True)
+    bytes = models.BigIntegerField(null=True, blank=True)
+    outline = models.JSONField(null=True, blank=True)  # what its holder noted of them; not read here
+    fingerprint = models.TextField(blank=True, db_default="")  # the server's when it was written
+    saved_at = models.DateTimeField(null=True, blank=True)  # no later than what it holds was read from the slot
+    used_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        verbose_name = "parked file"
+        constraints = [
+            models.UniqueConstraint(name="park_once", fields=["server", "number"]),
+            models.UniqueConstraint(
+                name="park_one_per_holder", fields=["server", "holder"], condition=Q(state__in=["writing", "ready"])
+            ),
+            models.CheckConstraint(
+                name="park_shape",
+                condition=Q(state="empty", holder__isnull=True, tokens__isnull=True, due_at__isnull=True)
+                | Q(
+                    state="writing", holder__isnull=False, fence__isnull=False, tokens__isnull=True, due_at__isnull=True
+                )
+                | Q(state="ready", holder__isnull=False, tokens__gt=0, saved_at__isnull=False, due_at__isnull=True)
+                | Q(state="stale", holder__isnull=True, tokens__isnull=True, due_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.server}"
 
 
 class PastLease(models.Model):
