@@ -172,7 +172,7 @@ class Slot(models.Model):
 
 
 class Park(models.Model):
-    """One file of a server's bounded pool, and whose cache it holds: llama-server cannot delete files, names are reused.
+    """One file of a server's bounded pool, and whose cache it holds. llama-server deletes none: names are reused.
 
     empty -> writing -> ready -> stale. A file counts only while it is `ready`; nobody reads another's.
     """

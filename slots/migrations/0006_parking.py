@@ -5,9 +5,10 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-
 # Processes that were tried before anything was known of their files are tried once more.
-PROBE_AGAIN = "UPDATE slots_server SET state = 'probing', grade = '', probes = 0 WHERE state = 'ready' AND grade = 'full'"
+PROBE_AGAIN = (
+    "UPDATE slots_server SET state = 'probing', grade = '', probes = 0 WHERE state = 'ready' AND grade = 'full'"
+)
 
 
 class Migration(migrations.Migration):
