@@ -68,7 +68,8 @@ LEFT JOIN LATERAL (SELECT sum(tokens) AS tokens FROM conversations_chunk WHERE g
 WHERE g.status = 'running'"""
 
 _SLOTS = """
-SELECT v.model, s.fence, s.phase = 'busy' OR s.condition = 'stopping', count(*) OVER (PARTITION BY v.id)
+SELECT v.model, s.fence, s.phase = 'busy' AND s.work = 'turn' OR s.condition = 'stopping',
+       count(*) OVER (PARTITION BY v.id)
 FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
 WHERE v.state = 'ready' AND v.trouble = '' AND s.condition IN ('ready', 'stopping') ORDER BY s.id"""
 

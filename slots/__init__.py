@@ -16,6 +16,8 @@ What is promised, each with a test in `tests/test_leases.py` or `tests/test_turn
 7. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
 8. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
    one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
+9. Other work than turns (titles, prewarms, parks) takes nothing from anybody, and a turn takes its slot at once: the
+   turn's worker stops that request and sends when the slot is quiet (`tests/test_preemption.py`).
 
 What is not: `expires_at` in the past does not end a lease, it makes it takeable; only a changed fence ends it. And the
 fence holds for Postgres; a llama-server checks none, so requests sent late by a stalled process are made harmless by

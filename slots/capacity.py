@@ -8,7 +8,8 @@ from django.db.models import Count, Q
 
 from slots.models import Server, Slot
 
-_IN_USE = Q(slots__phase=Slot.Phase.BUSY) | Q(slots__condition=Slot.Condition.STOPPING)
+# What else than a turn is at work yields to whoever comes.
+_IN_USE = Q(slots__phase=Slot.Phase.BUSY, slots__work=Slot.Work.TURN) | Q(slots__condition=Slot.Condition.STOPPING)
 
 
 @dataclass(frozen=True, slots=True)

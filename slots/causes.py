@@ -12,6 +12,7 @@ Ended = PastLease.EndedBy
 _CAUSES = {
     Ended.EXPIRED: "expired",
     Ended.EVICTED: "evicted",
+    Ended.PREEMPTED: "evicted",
     Ended.REVOKED: "evicted",
     Ended.SERVER_RESTARTED: "server_restarted",
     Ended.MOVED: "moved",
@@ -31,6 +32,7 @@ def why_cold(holder: uuid.UUID) -> str:
 
 def failed_lately(holder: uuid.UUID, seconds: float) -> set[int]:
     """The servers on which a turn of `holder` was broken off within so many seconds."""
-    broken_off = PastLease.objects.filter(holder=holder, ended_by=Ended.REVOKED, phase=Slot.Phase.BUSY)
+    turns = PastLease.objects.filter(holder=holder, phase=Slot.Phase.BUSY, work=Slot.Work.TURN)
+    broken_off = turns.filter(ended_by=Ended.REVOKED)
     lately = broken_off.filter(ended_at__gt=Now() - timedelta(seconds=seconds))
     return set(lately.values_list("slot__server", flat=True))

@@ -14,6 +14,16 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """What a slot's cache held of another holder when it changed hands: as its row said, before a request is sent."""
+
+    holder: uuid.UUID
+    kv_tokens: int
+    kv_task: int | None
+    kv_outline: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """A lease that was given: proof of the right to send, as long as Postgres still shows this fence."""
 
@@ -30,12 +40,18 @@ class Grant:
     taken_over: bool = False  # `stream_id` is its former worker's and may still be running
     parks_in_ram: bool = False  # the server keeps other conversations' caches itself: `cache_prompt` stays on
     kv_outline: Any = None  # what its holder noted of the cache at its last release
+    # The request of a title, prewarm or park that this turn took the slot from: it may still run there. It is stopped,
+    # and `/slots` quiet, before anything else is sent. `warm` then: all that it left there is this holder's own.
+    preempted: uuid.UUID | None = None
+    former: Former | None = None  # whose cache it holds, if it is another holder's and confirmed
 
     def with_cache(
         self, kv_of: uuid.UUID | None, kv_tokens: int | None, kv_task: int | None, kv_outline: str | None
     ) -> Self:
-        """With what the row told of the cache, if it holds this holder's tokens; `kv_outline` as JSON."""
-        if kv_of != self.holder:
-            return self
+        """With what the row told of the cache: of this holder's tokens, or of another's; `kv_outline` as JSON."""
         outline = json.loads(kv_outline) if kv_outline else None
-        return replace(self, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)
+        if kv_of == self.holder:
+            return replace(self, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)
+        if kv_of is None or kv_tokens is None:
+            return self
+        return replace(self, former=Former(kv_of, kv_tokens, kv_task, outline))

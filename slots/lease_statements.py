@@ -9,17 +9,22 @@ _POSTGRES_SETTLED = "statement_timestamp() > pg_postmaster_start_time() + %(ttl)
 _MOVE_TO_BUSY = """
 UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = %(work)s, worker = %(worker)s,
-    since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = statement_timestamp()
+    since = pick.cut, expires_at = statement_timestamp() + %(ttl)s * interval '1 s', used_at = {used_at}{announced}
 FROM pick WHERE s.id = pick.id
-RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, pick.kv_of, pick.kv_tokens, pick.kv_task,
-          pick.kv_outline, (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id)"""
+RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, {preempted},
+          (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id),
+          pick.kv_of, pick.kv_tokens, pick.kv_task, pick.kv_outline"""
 
-# With its first request announced: the weaker truth about the cache is committed before anything is sent.
-_MOVE_TO_BUSY_ANNOUNCED = _MOVE_TO_BUSY.replace(
-    "since = pick.cut,",
-    "since = pick.cut, stream_id = %(stream_id)s, kv_of = CASE WHEN pick.kv_of = %(holder)s THEN pick.kv_of END,"
-    " kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,",
-)
+# With its first request: the weaker truth about the cache is committed before anything is sent.
+_ANNOUNCED = """,
+    stream_id = %(stream_id)s, kv_of = CASE WHEN pick.kv_of = %(holder)s THEN pick.kv_of END, kv_tokens = NULL,
+    kv_task = NULL, kv_outline = NULL"""
+
+# What weighs is when a conversation was last used: other work than a turn leaves that as it was, on another slot too.
+# One that never had a turn, or none that is remembered, is as little worth as one that was left an idle time ago.
+_USED_BEFORE = """CASE WHEN pick.holder = %(holder)s THEN pick.used_at
+      ELSE coalesce((SELECT max(p.ended_at) FROM slots_pastlease p WHERE p.holder = %(holder)s AND p.work = 'turn'),
+                    statement_timestamp() - %(idle_ttl)s * interval '1 s') END"""
 
 _CLOSE = """
 past AS (INSERT INTO slots_pastlease
@@ -37,47 +42,81 @@ _FREE_UNKNOWN = _FREE.replace(
     "since = pick.cut,", "since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL, kv_outline = NULL,"
 )
 
+_SERVES = "v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)"
+
 # The own slot waits for its row: skipping it while a heartbeat has it would mean a cold start somewhere else.
-# Order of the others: free before idle; the one that still holds the own cache; expired; empty; longest unused. Never a
-# busy one. Both in one statement: whoever comes for the first time, or finds everything busy, asks once.
-ACQUIRE = f"""
-WITH own AS (
+_OWN = f"""
+own AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.holder = %(holder)s AND s.condition = 'ready' AND s.phase = 'idle' AND v.state = 'ready'
-    AND v.id = ANY(%(servers)s)
-  FOR NO KEY UPDATE OF s),
+  WHERE s.holder = %(holder)s AND s.condition = 'ready' AND {{may_have}} AND {_SERVES}
+  FOR NO KEY UPDATE OF s)"""
+
+# Order of the others: free before idle before what else than a turn is at work; the one that still holds the own cache;
+# expired; empty; longest unused.
+_OTHER = f"""
 other AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE v.state = 'ready' AND v.id = ANY(%(servers)s) AND (%(model)s = '' OR v.model = %(model)s)
-    AND s.condition = 'ready' AND s.phase IN ('free', 'idle')
+  WHERE {_SERVES} AND s.condition = 'ready' AND {{may_have}}
     AND NOT EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
-  ORDER BY s.phase = 'free' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
+  ORDER BY s.phase = 'free' DESC, s.phase = 'idle' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
            coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
-  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED),
-pick AS (
-  SELECT *, 'next_turn' AS why FROM own
-  UNION ALL
-  SELECT *, CASE WHEN expires_at < statement_timestamp() THEN 'expired' ELSE 'evicted' END FROM other),
-{_CLOSE.format(ended_by="why")}
-{_MOVE_TO_BUSY_ANNOUNCED}"""
+  LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED)"""
 
+_PICK = """
+pick AS (
+  SELECT *, {own_ended_by} AS why FROM own
+  UNION ALL
+  SELECT *, CASE WHEN phase = 'busy' THEN 'preempted' WHEN expires_at < statement_timestamp() THEN 'expired'
+                 ELSE 'evicted' END FROM other)"""
+
+# All in one statement: whoever comes for the first time, or finds everything busy, asks once. Never takes a turn's.
+_YIELDS = "(s.phase = 'idle' OR s.phase = 'busy' AND s.work <> 'turn')"
+ACQUIRE = f"""
+WITH {_OWN.format(may_have=_YIELDS)}, {_OTHER.format(may_have=f"(s.phase = 'free' OR {_YIELDS})")},
+{_PICK.format(own_ended_by="CASE WHEN phase = 'busy' THEN 'preempted' ELSE 'next_turn' END")},
+{_CLOSE.format(ended_by="why")}
+{_MOVE_TO_BUSY.format(
+    used_at="statement_timestamp()", announced=_ANNOUNCED,
+    preempted="CASE WHEN pick.phase = 'busy' THEN pick.stream_id END",
+)}"""  # fmt: skip
+
+_MOVE_TO_OTHER_WORK = _MOVE_TO_BUSY.format(used_at=_USED_BEFORE, announced=_ANNOUNCED, preempted="NULL::uuid")
+
+ACQUIRE_OWN_OR_FREE = f"""
+WITH {_OWN.format(may_have="s.phase = 'idle'")}, {_OTHER.format(may_have="s.phase = 'free'")},
+{_PICK.format(own_ended_by="'next_turn'")},
+{_CLOSE.format(ended_by="why")}
+{_MOVE_TO_OTHER_WORK}"""
+
+ACQUIRE_OWN = f"""
+WITH {_OWN.format(may_have="s.phase = 'idle'")}, pick AS (SELECT *, 'next_turn' AS why FROM own),
+{_CLOSE.format(ended_by="why")}
+{_MOVE_TO_OTHER_WORK}"""
+
+# Also one that is at work, unless with a turn: its holder is not kept from answering elsewhere.
 LEAVE_OWN_SLOT = f"""
 WITH pick AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.holder = %(holder)s AND s.phase = 'idle' AND NOT (v.state = 'ready' AND v.id = ANY(%(servers)s))
+  WHERE s.holder = %(holder)s AND {_YIELDS} AND NOT ({_SERVES})
   FOR NO KEY UPDATE OF s),
 {_CLOSE.format(ended_by="'moved'")}
 {_FREE}"""
 
+_PREEMPTED_BEFORE = """(
+  SELECT CASE WHEN last.ended_by = 'preempted' THEN last.stream_id END FROM slots_pastlease last
+  WHERE last.slot_id = s.id ORDER BY last.fence DESC LIMIT 1)"""
+
+# Of turns only: other work is not gone on with. What its slot was taken from last may still run there, if the former
+# worker went before it had stopped it.
 TAKE_OVER = f"""
 WITH pick AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
-  WHERE s.fence = %(fence)s AND s.holder = %(holder)s AND s.phase = 'busy' AND s.condition = 'ready'
+  WHERE s.fence = %(fence)s AND s.holder = %(holder)s AND s.phase = 'busy' AND s.work = 'turn' AND s.condition = 'ready'
     AND v.state IN ('ready', 'draining') AND v.id = ANY(%(servers)s)
     AND s.expires_at < statement_timestamp() AND {_POSTGRES_SETTLED}
   FOR NO KEY UPDATE OF s SKIP LOCKED),
 {_CLOSE.format(ended_by="'taken_over'")}
-{_MOVE_TO_BUSY}"""
+{_MOVE_TO_BUSY.format(used_at="statement_timestamp()", announced="", preempted=_PREEMPTED_BEFORE)}"""
 
 RENEW = """
 WITH held AS (
@@ -91,10 +130,11 @@ RELEASE = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
   WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' FOR NO KEY UPDATE),
-{_CLOSE.format(ended_by="'turn_done'")}
+{_CLOSE.format(ended_by="CASE WHEN work = 'turn' THEN 'turn_done' ELSE 'work_done' END")}
 UPDATE slots_slot s
 SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, stream_id = NULL, since = pick.cut,
-    expires_at = statement_timestamp() + %(idle_ttl)s * interval '1 s', used_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %(idle_ttl)s * interval '1 s',
+    used_at = CASE WHEN %(used)s THEN statement_timestamp() ELSE s.used_at END,
     kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
     kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
@@ -128,11 +168,12 @@ WITH pick AS (
 {_CLOSE.format(ended_by="'moved'")}
 {_FREE}"""
 
+# Whoever takes over has its grace for turns; the other work is nobody's to go on with.
 REAP = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
   WHERE phase = 'busy' AND (%(fences)s::bigint[] IS NULL OR fence = ANY(%(fences)s))
-    AND expires_at + %(grace)s * interval '1 s' < statement_timestamp()
+    AND expires_at + CASE WHEN work = 'turn' THEN %(grace)s ELSE 0 END * interval '1 s' < statement_timestamp()
     AND statement_timestamp() > pg_postmaster_start_time() + (%(ttl)s + %(grace)s) * interval '1 s'
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
 {_CLOSE.format(ended_by="'revoked'")}
@@ -153,3 +194,7 @@ ANNOUNCE = """
 UPDATE slots_slot SET stream_id = %(stream_id)s, kv_of = CASE WHEN kv_of = holder THEN kv_of END,
                       kv_tokens = NULL, kv_task = NULL, kv_outline = NULL
 WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' RETURNING kv_of IS NOT NULL"""
+
+FILL = """
+UPDATE slots_slot SET kv_of = holder, kv_tokens = %(kv_tokens)s, kv_outline = %(kv_outline)s
+WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' RETURNING id"""

@@ -27,25 +27,44 @@ from slots.models import PastLease, Slot
 
 PAUSED = "10s"
 
+_ACQUIRE = {
+    Slot.Work.TURN: sql.ACQUIRE,
+    Slot.Work.TITLE: sql.ACQUIRE_OWN,
+    Slot.Work.PREWARM: sql.ACQUIRE_OWN_OR_FREE,
+    Slot.Work.PARK: sql.ACQUIRE_OWN,
+}
+
 _UNKNOWN: dict[str, None] = {"kv_of": None, "kv_tokens": None, "kv_task": None, "kv_outline": None}
 
 
-def acquire(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model: str = "") -> Grant | None:
-    """Lease a slot of one of `servers` to `holder` for one turn, its next request's stream id already on the row.
+def acquire(
+    holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model: str = "", work: Slot.Work = Slot.Work.TURN
+) -> Grant | None:
+    """Lease a slot of one of `servers` to `holder`, its next request's stream id already on the row.
 
-    Own warm slot, else a free one, else the longest unused idle one; None when every slot is busy. `model` empty takes
-    any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at the same moment.
+    A turn gets its own slot, idle or busy with other work than a turn; else a free one, else the longest unused idle
+    one, else anybody's that is busy with such other work (`Grant.preempted`). None when every slot is busy with a turn.
+
+    Other work never takes anything from anybody: a title and a park get their own idle slot, a prewarm its own idle one
+    or a free one. It may lose its lease to a turn at any moment, and then drops everything without a word (`LeaseLost`,
+    `Held.lost`): the turn stops its request. Nobody can stop one that is still to be sent, so it asks Postgres just
+    before (`renew`) and again once the server has begun, and stops its own if the lease is gone by then.
+
+    `model` empty takes any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at
+    the same moment.
     """
-    about = _about(holder, worker, servers) | {"model": model, "stream_id": uuid.uuid4()}
+    about = _about(holder, worker, servers) | {
+        "model": model, "work": work.value, "stream_id": uuid.uuid4(), "idle_ttl": settings.LEASE_IDLE_TTL,
+    }  # fmt: skip
     asked_at = time.monotonic()
-    row = statements.row(sql.ACQUIRE, about) or (
-        statements.row(sql.ACQUIRE, about) if statements.row(sql.LEAVE_OWN_SLOT, about) else None
-    )
+    row = statements.row(_ACQUIRE[work], about)
+    if row is None and work == Slot.Work.TURN and statements.row(sql.LEAVE_OWN_SLOT, about):
+        row = statements.row(sql.ACQUIRE, about)
     if row is None:
         return None
-    slot, server, id_slot, fence, stream_id, *held, in_ram = row
-    grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at, parks_in_ram=in_ram)
-    return grant.with_cache(*held)
+    slot, server, id_slot, fence, stream_id, preempted, in_ram, *held = row
+    grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at)
+    return replace(grant, parks_in_ram=in_ram, preempted=preempted).with_cache(*held)
 
 
 def holds(holder: uuid.UUID) -> bool:
@@ -54,15 +73,18 @@ def holds(holder: uuid.UUID) -> bool:
 
 
 def take_over(fence: int, holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> Grant | None:
-    """Take the expired busy lease `fence` of `holder`; None while it is alive, gone, or its server out of reach."""
+    """Take the expired lease `fence` under which a turn of `holder` runs.
+
+    None while it is alive, gone, another work's, or its server out of reach.
+    """
     asked_at = time.monotonic()
     row = statements.row(sql.TAKE_OVER, _about(holder, worker, servers) | {"fence": fence})
     if row is None:
         return None
-    slot, server, id_slot, new_fence, stream_id, kv_of, _, _, _, in_ram = row
+    slot, server, id_slot, new_fence, stream_id, preempted, in_ram, kv_of, *_ = row
     warm = kv_of == holder
     grant = Grant(slot, server, id_slot, new_fence, holder, stream_id, warm, None, None, asked_at, taken_over=True)
-    return replace(grant, parks_in_ram=in_ram)
+    return replace(grant, parks_in_ram=in_ram, preempted=preempted)
 
 
 @contextmanager
@@ -112,11 +134,27 @@ def offer(held: Iterable[Grant]) -> None:
         Slot.objects.filter(pk=grant.slot, fence=grant.fence, phase=Slot.Phase.BUSY).update(expires_at=Now())
 
 
-def release(grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline: Any = None) -> None:
-    """End the turn and keep the slot warm for its holder. Only after `/slots` showed it quiet with these two figures.
+def filled(grant: Grant, kv_tokens: int | None = None, kv_outline: Any = None) -> Grant:
+    """From now on the slot's cache holds tokens of this holder and nobody else's: the server has said so.
+
+    It restored `kv_tokens` from the holder's file, or (None) has begun to read for it and reuses nothing from before.
+    A turn that takes the slot from this work finds it warm then. Raises LeaseLost.
+    """
+    outline = None if kv_tokens is None or kv_outline is None else json.dumps(kv_outline)
+    about = {"slot": grant.slot, "fence": grant.fence, "kv_tokens": kv_tokens, "kv_outline": outline}
+    if statements.row(sql.FILL, about) is None:
+        raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
+    return replace(grant, warm=True, kv_tokens=kv_tokens, kv_task=None, kv_outline=kv_outline if outline else None)
+
+
+def release(
+    grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline: Any = None, *, used: bool = True
+) -> None:
+    """End the work and keep the slot warm for its holder. Only after `/slots` showed it quiet with these two figures.
 
     `kv_tokens` None: what the cache holds is not known. `kv_outline` is the holder's own note of what it holds, which
-    its next grant brings back. Raises LeaseLost.
+    its next grant brings back. `used` False, of other work than a turn: its conversation counts as used when it was
+    before. Raises LeaseLost.
     """
     about = {
         "slot": grant.slot,
@@ -124,6 +162,7 @@ def release(grant: Grant, kv_tokens: int | None, kv_task: int | None, kv_outline
         "kv_tokens": kv_tokens,
         "kv_task": kv_task,
         "kv_outline": None if kv_tokens is None or kv_outline is None else json.dumps(kv_outline),
+        "used": used,
         "idle_ttl": settings.LEASE_IDLE_TTL,
     }
     if statements.row(sql.RELEASE, about) is None:
@@ -164,7 +203,7 @@ def leave_retired() -> list[int]:
 
 
 def reap() -> list[int]:
-    """Revoke what nobody renewed or took over in time; the slots."""
+    """Revoke what nobody renewed or took over in time, other work than turns at once; the slots."""
     return _reap(None, settings.LEASE_REAP_GRACE)
 
 

@@ -71,6 +71,8 @@ class Server(models.Model):
     foreign_count = models.PositiveIntegerField(default=0)
     foreign_at = ArrayField(models.DateTimeField(), default=list, blank=True)
     foreign_task = models.IntegerField(null=True, blank=True)  # the newest one's number on the server
+    # Milliseconds per model token of prompts that it reads: a moving average over turns, NULL before the first.
+    read_ms = models.FloatField(null=True, blank=True)
     watched_at = models.DateTimeField(null=True, blank=True)  # when a worker last read its /slots for such requests
     # Files of caches (`Park`). The fingerprint tells whether this process can go on from a file of the one before.
     parking = models.TextField(choices=Parking, default=Parking.UNKNOWN)
@@ -113,7 +115,12 @@ class Slot(models.Model):
         IDLE = "idle"
 
     class Work(models.TextChoices):
+        """What a slot is busy with. A turn takes it from any of the others (`leases.acquire`)."""
+
         TURN = "turn"
+        TITLE = "title"  # of its conversation, asked for behind what the cache holds
+        PREWARM = "prewarm"  # its conversation is read ahead: somebody opened it, or types
+        PARK = "park"  # its cache is saved to a file ahead
 
     server = models.ForeignKey(Server, on_delete=models.RESTRICT, related_name="slots")
     id_slot = models.PositiveSmallIntegerField()
@@ -225,8 +232,10 @@ class PastLease(models.Model):
     """One closed stretch of a lease: a busy turn or an idle wait between turns."""
 
     class EndedBy(models.TextChoices):
-        NEXT_TURN = "next_turn"
+        NEXT_TURN = "next_turn"  # or other work of the same holder
         TURN_DONE = "turn_done"
+        WORK_DONE = "work_done"  # title, prewarm, park
+        PREEMPTED = "preempted"  # such work, by a turn
         TAKEN_OVER = "taken_over"
         EXPIRED = "expired"
         EVICTED = "evicted"

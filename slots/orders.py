@@ -63,7 +63,7 @@ def change_key(server: Server, api_key: str) -> None:
 
 def busy(server: Server) -> int:
     """How many answers are being written there."""
-    return Slot.objects.filter(server=server, phase=Slot.Phase.BUSY).count()
+    return Slot.objects.filter(server=server, phase=Slot.Phase.BUSY, work=Slot.Work.TURN).count()
 
 
 def _moved(server: Server, before: tuple[State, ...], after: State) -> bool:

@@ -138,7 +138,7 @@ class SlotOfPersonPage(SlotPage):
 
     def orders(self, request: HttpRequest, slot: Slot) -> list[dict[str, str]]:
         buttons = super().orders(request, slot)
-        if slot.phase == Slot.Phase.BUSY and self.has_stop_permission(request):
+        if slot.work == Slot.Work.TURN and self.has_stop_permission(request):
             address = address_of("slots_slot_stop", [Shown(slot.pk, slot.fence)])
             buttons.insert(0, {"address": address, "label": "Stop generation…", "asks": "yes"})
         return buttons

@@ -143,7 +143,14 @@ class Run:
         """What the former worker sent may still run, or only now arrive: it is stopped before anything else is sent."""
         persist(self._held.confirm)
         client.stop(self.claim.grant.stream_id)
+        self._stop_preempted(client)
         servers.wait_until_quiet(client, self.claim.grant.id_slot)
+
+    def _stop_preempted(self, client: LlamaServer) -> None:
+        """What else ran on the slot yields; that it is quiet is seen before anything is sent."""
+        if preempted := self.claim.grant.preempted:
+            persist(self._held.confirm)
+            client.stop(preempted)
 
     def _start_over(self, lost: StreamUnknown) -> None:
         try:
@@ -156,6 +163,7 @@ class Run:
 
     def _post(self, client: LlamaServer) -> Stream:
         try:
+            self._stop_preempted(client)
             reuse = self._cache.before(client)
         except ServerError as error:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn

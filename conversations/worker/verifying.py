@@ -52,7 +52,8 @@ class Cache:
         """
         grant = self._grant
         self._before = servers.wait_until_quiet(client, grant.id_slot, total=self._server.total_slots)
-        self._ours = grant.warm and self._before == (grant.kv_tokens, grant.kv_task)
+        recorded = grant.kv_tokens, grant.kv_task
+        self._ours = grant.warm and (self._before == recorded or grant.preempted is not None)
         if grant.warm and grant.kv_task is not None and not self._ours:
             task = self._before[1]
             logger.warning(
@@ -78,7 +79,7 @@ class Cache:
         if bound is not None and cache > bound:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
         if self._ours and not self.replay_cause:
-            self.replay_cause = self._outline.cause(self._asked, cache, self._grant.kv_tokens or 0, self._decided)
+            self.replay_cause = self._outline.cause(self._asked, cache, self._held or 0, self._decided)
         elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
             self.replay_cause = None
 
@@ -98,4 +99,9 @@ class Cache:
         if not reuse:
             return 0
         alone = self._server.grade != Server.Grade.ONE_AT_A_TIME
-        return self._grant.kv_tokens if alone else None
+        return self._held if alone else None
+
+    @property
+    def _held(self) -> int | None:
+        """What it holds of this conversation: as recorded, or what the work that yielded left there."""
+        return self._grant.kv_tokens if self._grant.preempted is None or self._before is None else self._before[0]

@@ -26,8 +26,16 @@ logger = logging.getLogger(__name__)
 
 CHANGED = "{slot} has another lease by now, or none: nothing was done there. Look at the list again."
 
-
 STOPPING = "warn", "Stopping", "Asked to stop, not yet quiet on the server."
+AT_WORK: dict[str | None, tuple[str, str]] = {
+    Slot.Work.TURN: ("Busy", "An answer is being written."),
+    Slot.Work.TITLE: ("Title", "A title for its conversation is being written; yields to the next message."),
+    Slot.Work.PREWARM: (
+        "Prewarm",
+        "Its conversation is being read ahead of the next message; yields to whoever sends.",
+    ),
+    Slot.Work.PARK: ("Park", "Its cache is being saved to a file ahead; yields to whoever sends."),
+}
 
 
 def condition(slot: Slot) -> tuple[str, str, str]:
@@ -39,7 +47,7 @@ def condition(slot: Slot) -> tuple[str, str, str]:
     if slot.condition == Slot.Condition.STOPPING:
         return STOPPING
     if slot.phase == Slot.Phase.BUSY:
-        return "busy", "Busy", "An answer is being written."
+        return "busy", *AT_WORK[slot.work]
     if slot.phase == Slot.Phase.IDLE:
         return "good", "Idle", "Kept warm for its conversation; yields to whoever waits."
     return "", "Free", "Nobody has it."
@@ -71,7 +79,7 @@ class Shown:
 class SlotPage(Page[Slot]):
     list_display = ["place", "condition_shown", "holder_shown", "since_shown", "expires_shown", "cached"]
     list_display_links = ("place",)
-    list_filter = ("phase", "server")
+    list_filter = ("phase", "work", "server")
     list_select_related = ("server",)
     ordering = ("server__url", "id_slot")
     actions = [
@@ -222,7 +230,7 @@ class EndedWithin(admin.SimpleListFilter):
 
 class PastLeasePage(Page[PastLease]):
     list_display = ["fence", "place", "phase_shown", "holder_shown", "began", "took", "ended_by_shown"]
-    list_filter = ("ended_by", EndedWithin, "phase", "slot__server")
+    list_filter = ("ended_by", EndedWithin, "phase", "work", "slot__server")
     asked_by_links = ("holder", "holder__exact")
     ordering = ("-fence",)  # the primary key, which only grows: newest first without sorting millions
     sortable_by = ()
@@ -239,8 +247,9 @@ class PastLeasePage(Page[PastLease]):
 
     @admin.display(description="was")
     def phase_shown(self, past: PastLease) -> str:
-        busy = past.phase == Slot.Phase.BUSY
-        return pill("busy" if busy else "good", "Busy" if busy else "Idle")
+        if past.phase == Slot.Phase.IDLE:
+            return pill("good", "Idle")
+        return pill("busy", AT_WORK[past.work][0])
 
     @admin.display(description="holder")
     def holder_shown(self, past: PastLease) -> str:
@@ -278,15 +287,17 @@ def back_to_list() -> HttpResponseRedirect:
 
 
 def _consequences(held: list[Slot]) -> list[str]:
-    phases = {slot.phase for slot in held}
+    phases = {slot.work if slot.phase == Slot.Phase.BUSY else slot.phase for slot in held}
     said = []
     if Slot.Phase.IDLE in phases:
         said.append(
             "Idle: its conversation loses the cache. Its next message reads the history again, which takes time."
         )
-    if Slot.Phase.BUSY in phases:
+    if Slot.Work.TURN in phases:
         said.append(
             "Busy: the lease ends at once and its worker lets go. What is written stays, and the answer goes back to "
             "the queue, to be gone on with on whichever slot comes next."
         )
+    if phases & {Slot.Work.TITLE, Slot.Work.PREWARM, Slot.Work.PARK}:
+        said.append("Title, prewarm, park: the work is given up, and its conversation loses the cache.")
     return said
