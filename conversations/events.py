@@ -11,15 +11,18 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from channels.layers import get_channel_layer
+from redis.exceptions import ConnectionError as LayerAway
 from redis.exceptions import RedisError
 
 from conversations.frames import Frame
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SEND_SECONDS = 2.0
 MOST_PENDING = 20_000  # events; beyond that the layer is as good as away
@@ -99,7 +102,7 @@ class Publisher(threading.Thread):
         layer = get_channel_layer()
         try:
             async with asyncio.timeout(SEND_SECONDS):
-                await layer.group_send(group, {"type": HANDLER, "events": frames})
+                await _asked(layer.group_send(group, {"type": HANDLER, "events": frames}))
         except (RedisError, OSError, TimeoutError) as error:
             if not self._down:
                 logger.warning("channel layer away, events are dropped until it is back: %s", error)
@@ -170,7 +173,7 @@ class Feed:
         self._joined.discard(group)
         with _layer_may_be_away():
             async with asyncio.timeout(SEND_SECONDS):
-                await self._layer.group_discard(group, self._channel)
+                await _asked(self._layer.group_discard(group, self._channel))
 
     async def wait(self) -> None:
         """Until there is something to take, or the feed is closed."""
@@ -201,7 +204,7 @@ class Feed:
     async def _listen(self) -> None:
         while True:
             try:
-                message = await self._layer.receive(self._channel)
+                message = await _asked(self._layer.receive(self._channel))
             except (RedisError, OSError):
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -227,10 +230,22 @@ class Feed:
         with _layer_may_be_away():
             async with asyncio.timeout(SEND_SECONDS):
                 for group in groups:
-                    await self._layer.group_add(group, self._channel)
+                    await _asked(self._layer.group_add(group, self._channel))
                     self._joined.add(group)
             return True
         return False
+
+
+async def _asked(of_layer: Awaitable[T]) -> T:
+    """What the layer answers. Raises RedisError or OSError when it does not.
+
+    All who listen share one connection. While one of them makes it anew after Valkey was away, redis-py gives the
+    others one that has no socket, or one that is being read, and says so by an AttributeError or a RuntimeError.
+    """
+    try:
+        return await of_layer
+    except (AttributeError, RuntimeError) as error:
+        raise LayerAway(f"the connection is being made anew: {error}") from error
 
 
 @contextlib.contextmanager
@@ -256,11 +271,16 @@ _pulse: "asyncio.Task[None] | None" = None
 def _keep_pulse() -> None:
     global _pulse
     if _pulse is None or _pulse.done() or _pulse.get_loop() is not asyncio.get_running_loop():
-        _pulse = asyncio.create_task(_beat())
+        _pulse = asyncio.create_task(_beat_while_anybody_listens())
+
+
+async def _beat_while_anybody_listens() -> None:
+    while _feeds:  # whoever came while the last beats were being put away
+        await _beat()
 
 
 async def _beat() -> None:
-    """Send ourselves numbers for as long as anybody listens; one that does not come back means that events were lost.
+    """Send ourselves numbers; one that does not come back means that events were lost. Ends when nobody listens.
 
     The layer re-joins by itself after Valkey was away, or cut us off because we read too slowly, and tells nobody.
     """
@@ -282,7 +302,7 @@ async def _beat() -> None:
 
 async def _send_to(group: str, frames: list[Frame]) -> None:
     async with asyncio.timeout(SEND_SECONDS):
-        await get_channel_layer().group_send(group, {"type": HANDLER, "events": frames})
+        await _asked(get_channel_layer().group_send(group, {"type": HANDLER, "events": frames}))
 
 
 async def reach_layer() -> None:
