@@ -200,6 +200,7 @@ QUEUE_RUNNING_PER_PERSON = environment.whole("QUEUE_RUNNING_PER_PERSON", 2, 1)
 QUEUE_WAITING_PER_PERSON = environment.whole("QUEUE_WAITING_PER_PERSON", 10, 1)
 QUEUE_LENGTH = environment.whole("QUEUE_LENGTH", 500, 1)
 LLAMA_SERVERS = environment.words("LLAMA_SERVERS")
+LLAMA_PARKED = environment.whole("LLAMA_PARKED", 32, 0, 1000)
 LLAMA_SILENCE = environment.seconds("LLAMA_SILENCE", 120)
 
 LOGGING = {

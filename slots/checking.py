@@ -94,8 +94,8 @@ def _announcement(address: Address, plan: probe.Plan) -> str:
     slots = f"slot{'s' if second else ''} {plan.first}{second}"
     before = "which nobody used yet" if plan.fresh else "where whatever was kept warm is lost"
     return (
-        f"{address.url}: sending about 40 model tokens of random words to {slots}, {before}. With a --slot-save-path "
-        f"it writes one small file there, {FILENAME}. --no-probe only looks."
+        f"{address.url}: sending about 60 model tokens of mostly random words to {slots}, {before}. With a "
+        f"--slot-save-path it writes one small file there, {FILENAME}. --no-probe only looks."
     )
 
 

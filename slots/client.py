@@ -190,25 +190,34 @@ class LlamaServer:
             return False
         return True
 
+    def weights(self) -> str:
+        """What `/v1/models` tells of the size of its model, which another model hardly shares; empty if nothing."""
+        try:
+            meta = self._json("GET", "/v1/models")["data"][0]["meta"]
+            return plain(f"{meta['n_params']} {meta['size']}")[:LONGEST_SENTENCE]
+        except (KeyError, TypeError, IndexError):
+            return ""
+
     def act(self, id_slot: int, action: str, filename: str) -> int:
-        """Save a slot to a file of the server's, or restore it from there; how many tokens that were.
+        """Save a slot to a file of the server's, restore it from there, or erase it; how many tokens that were.
 
         Only on a quiet slot. Raises ServerFailed with status 501 when the server keeps no such files, ServerRefused
         when it does not do it; a slot whose restore failed is empty.
         """
-        body = self._json("POST", f"/slots/{id_slot}", params={"action": action}, json={"filename": filename})
-        said: Any = body.get({"save": "n_saved", "restore": "n_restored"}[action]) if isinstance(body, dict) else None
-        if not count(said):
-            raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")
-        return int(said)
+        told = {"save": "n_saved", "restore": "n_restored", "erase": "n_erased"}[action]
+        return self._acted(id_slot, action, filename, told)[0]
 
     def saved(self, id_slot: int, filename: str) -> tuple[int, int]:
         """Save a slot as `act` does; how many tokens that were, and bytes of the file."""
-        body = self._json("POST", f"/slots/{id_slot}", params={"action": "save"}, json={"filename": filename})
-        said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in ("n_saved", "n_written")]
+        told = self._acted(id_slot, "save", filename, "n_saved", "n_written")
+        return told[0], told[1]
+
+    def _acted(self, id_slot: int, action: str, filename: str, *told: str) -> list[int]:
+        body = self._json("POST", f"/slots/{id_slot}", params={"action": action}, json={"filename": filename})
+        said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in told]
         if not all(map(count, said)):
-            raise ServerFailed(f"The model server does not say how much of slot {id_slot} it saved.")
-        return said[0], said[1]
+            raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")
+        return said
 
     def tokens(self, text: str, *, special: bool = True) -> list[tuple[int, str]]:
         """`text` as the server's tokenizer reads it; a piece that is no whole characters is empty.

@@ -7,6 +7,7 @@
 - **unusable**: nothing is leased, for the reason said.
 """
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -42,6 +43,10 @@ SHARED_POOL = (
     "People are answered one after another, whatever the number of slots: a slot loses its cache as soon as another "
     "one is used."
 )
+WHOLE_WINDOW = (
+    "Start it with --swa-full if its model has a sliding window, and with its --slot-save-path on a fast disk. Then "
+    "probe it again."
+)
 UNTOLD = (
     "People are answered one after another: this llama-server is too old to tell how much of a prompt it reused, so "
     "that nothing can be proved of its slots."
@@ -71,6 +76,8 @@ class Findings:
     ram_cache: bool = False  # A, B, A on one slot: the third A was found again
     loses: bool = False  # A on one slot, B on another: the first one's cache was gone
     parking: Parking = Parking.OFF
+    answer: str = ""  # to a fixed question, where parking works: other weights of the same shape answer otherwise
+    weights: str = ""  # what the server tells of their size
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,8 @@ class Verdict:
     costs: str
     cure: str = ""
     parks_in_ram: bool = False
+    parking: Server.Parking = Server.Parking.OFF
+    fingerprint: str = ""
 
 
 def judge(found: Findings, props: Props) -> Verdict:
@@ -94,10 +103,23 @@ def judge(found: Findings, props: Props) -> Verdict:
         cure = advice.command(props, shared_pool=found.loses, saves=saves)
         return Verdict(Grade.ONE_AT_A_TIME, costs, cure, parks_in_ram=found.ram_cache)
     if found.parking is Parking.USELESS:
-        return Verdict(Grade.NO_PARKING, USELESS_FILES, advice.command(props, saves=True, whole_window=True))
+        cure = advice.command(props, saves=True, whole_window=True)
+        return Verdict(Grade.NO_PARKING, USELESS_FILES, cure, parking=Server.Parking.INEFFECTIVE)
     if found.parking is Parking.OFF:
         return Verdict(Grade.NO_PARKING, NO_FILES, advice.command(props))
-    return Verdict(Grade.FULL, NOTHING)
+    return Verdict(Grade.FULL, NOTHING, parking=Server.Parking.EFFECTIVE, fingerprint=_fingerprint(found, props))
+
+
+def _fingerprint(found: Findings, props: Props) -> str:
+    """Tells whether a process can go on from another's files: llama-server itself refuses other shapes only."""
+    told = f"{props.model_path}\0{found.answer}"
+    digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    return f"{digest} {found.weights or '–'} {props.total_slots}×{props.n_ctx}"
+
+
+def without_parking() -> Verdict:
+    """For one whose files turned out to be of no use while it was used."""
+    return Verdict(Grade.NO_PARKING, USELESS_FILES, WHOLE_WINDOW, parking=Server.Parking.INEFFECTIVE)
 
 
 def disturbed(props: Props) -> Verdict:

@@ -3,6 +3,7 @@
 import json
 import uuid
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Self
 
 
@@ -21,6 +22,7 @@ class Former:
     kv_tokens: int
     kv_task: int | None
     kv_outline: Any
+    used_at: datetime  # the slot, by its conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,17 @@ class Grant:
     former: Former | None = None  # whose cache it holds, if it is another holder's and confirmed
 
     def with_cache(
-        self, kv_of: uuid.UUID | None, kv_tokens: int | None, kv_task: int | None, kv_outline: str | None
+        self,
+        kv_of: uuid.UUID | None,
+        kv_tokens: int | None,
+        kv_task: int | None,
+        kv_outline: str | None,
+        used_at: datetime,
     ) -> Self:
         """With what the row told of the cache: of this holder's tokens, or of another's; `kv_outline` as JSON."""
         outline = json.loads(kv_outline) if kv_outline else None
         if kv_of == self.holder:
             return replace(self, warm=True, kv_tokens=kv_tokens, kv_task=kv_task, kv_outline=outline)
-        if kv_of is None or kv_tokens is None:
+        if kv_of is None or not kv_tokens:
             return self
-        return replace(self, former=Former(kv_of, kv_tokens, kv_task, outline))
+        return replace(self, former=Former(kv_of, kv_tokens, kv_task, outline, used_at))

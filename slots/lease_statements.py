@@ -13,7 +13,7 @@ SET fence = nextval('slots_fence'), phase = 'busy', holder = %(holder)s, work = 
 FROM pick WHERE s.id = pick.id
 RETURNING s.id, s.server_id, s.id_slot, s.fence, s.stream_id, {preempted},
           (SELECT v.parks_in_ram FROM slots_server v WHERE v.id = s.server_id),
-          pick.kv_of, pick.kv_tokens, pick.kv_task, pick.kv_outline"""
+          pick.kv_of, pick.kv_tokens, pick.kv_task, pick.kv_outline, pick.used_at"""
 
 # With its first request: the weaker truth about the cache is committed before anything is sent.
 _ANNOUNCED = """,

@@ -18,7 +18,7 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from slots import lease_statements as sql
-from slots import statements
+from slots import parked, statements
 
 # What its functions give and raise is imported from here as well.
 from slots.grants import Grant as Grant
@@ -185,8 +185,9 @@ def leave(holders: Sequence[uuid.UUID]) -> None:
 
 
 def forget(holders: Sequence[uuid.UUID]) -> None:
-    """End every lease of these, busy ones too, and forget what caches hold of them: they will be no more."""
+    """End every lease of these, busy ones too, and forget what caches and files hold: they will be no more."""
     statements.rows(sql.FORGET, {"holders": list(holders)})
+    parked.forget(holders)
 
 
 def take_out(server: int) -> list[int]:

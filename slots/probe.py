@@ -8,7 +8,8 @@ own, and quiet again before the next is sent:
 3. A… saved to a file, restored into a slot that holds something else, continued: found again, or parking is useless.
 
 Every later A goes on where the former ended and nowhere else: models that cannot go back within their cache (sliding
-window, recurrent) are judged rightly too. About 30 model tokens are read in all. Measured on llama.cpp b11549:
+window, recurrent) are judged rightly too. Where parking works a fixed question is answered with a few tokens, which
+other weights answer otherwise. About 40 model tokens are read in all. Measured on llama.cpp b11549:
 13-word canaries tell default flags, `-np 2`, `--kv-unified` and the strict flags apart.
 """
 
@@ -17,13 +18,16 @@ import secrets
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slots.client import LlamaServer, ServerError, ServerRefused, SlotState
 from slots.grades import Findings, Parking, Verdict, unusable
+from slots.reading import Event
 from slots.servers import wait_until_quiet
 
 PATIENCE = 25.0  # seconds for one canary on the slowest machine that is of any use
 CANARY_WORDS = 7
+QUESTION, ANSWER_TOKENS = "One day the oldest of the three sisters said:", 8
 MARGIN = 2  # tokens that two prompts may share by chance, and a beginning-of-text token
 EMBEDDING = "It answers no texts: it serves an embedding model, or was started with --embeddings."
 SEE_ITS_LOG = "See its own log; then restart it, or probe it again."
@@ -91,7 +95,15 @@ class Canaries:
             loses = found < self._least(before)
         if ram_cache or loses:
             return Findings(self._told, ram_cache, loses, self._parking_by_name())
-        return Findings(self._told, parking=self._park(first, second, prompt, others[2]))
+        parking = self._park(first, second, prompt, others[2])
+        if parking is not Parking.WORKS:
+            return Findings(self._told, parking=parking)
+        return Findings(self._told, parking=parking, answer=self._answer(first), weights=self._client.weights())
+
+    def _answer(self, id_slot: int) -> str:
+        """Its first words when it is always the likeliest token that it says, whatever was in the cache."""
+        fixed = {"max_tokens": ANSWER_TOKENS, "cache_prompt": False, "seed": 1}
+        return "".join(event.text for event in self._asked(id_slot, QUESTION, fixed))
 
     def _park(self, first: int, second: int | None, prompt: str, other: str) -> Parking:
         try:
@@ -133,33 +145,32 @@ class Canaries:
 
     def _ask(self, id_slot: int, prompt: str) -> int:
         """How many tokens of `prompt` the server reused."""
-        self._before()
-        self._check(id_slot)
-        stream_id = uuid.uuid4()
-        try:
-            reused = self._read(id_slot, prompt, stream_id)
-        except ServerError:
-            with contextlib.suppress(ServerError):  # it ends by itself, after one token
-                self._client.stop(stream_id)
-            raise
-        _, self._tasks[id_slot] = wait_until_quiet(self._client, id_slot)
-        if reused is None:
-            self._told = False
-        return reused or 0
-
-    def _read(self, id_slot: int, prompt: str, stream_id: uuid.UUID) -> int | None:
-        body = {
-            "prompt": prompt, "id_slot": id_slot, "max_tokens": 1, "temperature": 0, "stream": True,
-            "return_progress": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
-        with self._client.post(body, stream_id, "/v1/completions", PATIENCE) as stream:
-            events = list(stream.events())
-        for event in reversed(events):
+        for event in reversed(self._asked(id_slot, prompt, {})):
             if event.timings and "cache_n" in event.timings:
                 return int(event.timings["cache_n"])
             if event.progress:
                 return event.progress["cache"]
-        return None
+        self._told = False
+        return 0
+
+    def _asked(self, id_slot: int, prompt: str, otherwise: dict[str, Any]) -> list[Event]:
+        """What the server said to it, once the slot is quiet again."""
+        self._before()
+        self._check(id_slot)
+        stream_id = uuid.uuid4()
+        body = {
+            "prompt": prompt, "id_slot": id_slot, "max_tokens": 1, "temperature": 0, "stream": True,
+            "return_progress": True, "stream_options": {"include_usage": True}, **otherwise,
+        }  # fmt: skip
+        try:
+            with self._client.post(body, stream_id, "/v1/completions", PATIENCE) as stream:
+                events = list(stream.events())
+        except ServerError:
+            with contextlib.suppress(ServerError):  # it ends by itself, after a token or a few
+                self._client.stop(stream_id)
+            raise
+        _, self._tasks[id_slot] = wait_until_quiet(self._client, id_slot)
+        return events
 
     def _check(self, id_slot: int) -> None:
         """Nobody but us was in our slots since the last canary."""

@@ -5,19 +5,17 @@ and one that dies leaves the server to the next after PROBE_SECONDS. What a prob
 leased meanwhile. On a server with leases nothing is sent.
 """
 
-import hashlib
 import logging
 import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Now
 
-from slots import grades, leases, probe
+from slots import grades, leases, parked, probe
 from slots.client import ServerError, ServerFailed, ServerRefused
 from slots.grades import Grade, Verdict
 from slots.models import Server
@@ -125,12 +123,7 @@ def _verdict(claim: Claim) -> Verdict:
 
 def filename(server: Server) -> str:
     """The one file that a probe of this server writes: llama-server cannot delete files, so the name is the same."""
-    return f"{installation()}-{server.pk}-probe"
-
-
-def installation() -> str:
-    """What tells our files from those of another installation that keeps its in the same folder."""
-    return hashlib.sha256(f"installation {settings.SECRET_KEY}".encode()).hexdigest()[:8]
+    return f"{parked.installation()}-{server.pk}-probe"
 
 
 def _mine(claim: Claim) -> QuerySet[Server]:
@@ -153,10 +146,13 @@ def _stored(claim: Claim, verdict: Verdict, seconds: float) -> bool:
             return False
         stored = _mine(claim).update(
             grade=verdict.grade, costs=verdict.costs, cure=verdict.cure, parks_in_ram=verdict.parks_in_ram,
-            graded_at=Now(), probe=None, probing_until=None,
+            parking=verdict.parking, fingerprint=verdict.fingerprint, graded_at=Now(), probe=None, probing_until=None,
             state=Case(When(state=State.PROBING, then=after), default=F("state"), output_field=TextField()),
         )  # fmt: skip
         if stored and verdict.grade == Grade.ONE_AT_A_TIME:
             leases.leave_unused(claim.server.pk)
+        if stored and verdict.parking == Server.Parking.EFFECTIVE:
+            parked.provide(claim.server.pk)
+            parked.misfits(claim.server.pk, verdict.fingerprint)
     logger.info("server=%s grade=%s in %.2f s: %s", claim.server.url, verdict.grade, seconds, verdict.costs)
     return bool(stored)

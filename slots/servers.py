@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 NOT_GRADED: dict[str, Any] = {
     "grade": "", "costs": "", "cure": "", "parks_in_ram": False, "graded_at": None,
     "probe": None, "probing_until": None, "probes": 0, "foreign_at": [], "foreign_task": None,
+    "parking": Server.Parking.UNKNOWN, "parking_proved": [],
 }  # fmt: skip
 UNMARKED = "unmarked "
 QUIET_SECONDS = 10.0  # a stop takes one batch: 0.03 s when decoding, 1.8 s measured in a prefill at -b 128

@@ -90,6 +90,12 @@ class Outline:
         following = asked[known : known + 1]
         return known + (known == len(self.prompt) > 0 and bool(following) and _digest(following[0]) == self.answer)
 
+    def promises(self, asked: Messages, decided: Decided = NOTHING) -> int:
+        """How many tokens must be found again, at least, if the cache holds what was noted."""
+        if self.settings not in (None, _settings(asked, decided)):
+            return 0
+        return max((tokens or 0 for _, tokens in self.prompt[: self._common(asked)]), default=0)
+
     def _common(self, asked: Messages) -> int:
         pairs = zip(self.prompt, asked, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][0] == _digest(pair[1]), pairs))

@@ -16,6 +16,7 @@ from conversations.models import Chunk, Generation, Message
 from conversations.turns import Ending, Gone
 from conversations.worker import asking
 from conversations.worker.figures import Figures
+from conversations.worker.handing_over import HandOver
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
 from conversations.worker.words import Passage
@@ -92,6 +93,7 @@ class Run:
         server = persist(lambda: servers.get(self.claim.grant.server))
         self._switches = server.switches
         self._cache = Cache(self.claim, server)
+        self._hand_over = HandOver(self._held, server, self._cache)
         self._passage = Passage(server, self._writer, self._writing)
         client = servers.client_of(server)
         try:
@@ -160,6 +162,7 @@ class Run:
         self._figures = Figures(self.claim)
         self._cause = self.claim.replay_cause
         self._cache = self._cache.anew(self.claim)
+        self._hand_over = self._hand_over.anew(self._cache)
 
     def _post(self, client: LlamaServer) -> Stream:
         try:
@@ -171,6 +174,9 @@ class Run:
         params, asked = persist(self._question)
         decided = asking.decided(params, self._switches)
         self._cache.asks(asked, decided)
+        if not reuse:
+            reuse = self._hand_over.bring_back(client, asked, decided, self._stopping)
+            self._cause = self._cache.replay_cause
         messages = self._passage.sent(asked)
         self._figures.begin(messages)
         before, id_slot = self._figures.tokens_before, self.claim.grant.id_slot
@@ -239,6 +245,7 @@ class Run:
         self._renewal.let_go(self._held)
         persist(lambda: leases.release(grant, *known, outline.noted()))
         persist(turns.wake)
+        self._hand_over.settle()
 
     def _again(self, error: ServerError, refund: bool) -> None:
         """Back to the front of the queue, text kept; the server is looked at before anything else is sent there."""

@@ -4,7 +4,7 @@ Before a request `/slots` must show as many slots as there were, ours quiet, and
 turn ended. The first progress event tells how much of the cache was reused, before any text comes:
 
 - more than can have been the conversation's own: isolation is broken (`slots.isolation`).
-- less than there was: a replay, with its cause.
+- less than there was: a replay, with its cause. Of what was restored from a file that shows whether files are of use.
 
 Where a server is used one at a time, what is beside its slots may be found again too, and nothing bounds it; one that
 tells no progress is not judged.
@@ -17,6 +17,7 @@ from conversations.worker.outline import OPENING, Decided, Message, Messages, Ou
 from conversations.worker.storage import persist
 from slots import foreign, servers
 from slots.client import LlamaServer
+from slots.grants import Former, Grant
 from slots.isolation import IsolationBroken
 from slots.models import Server
 
@@ -40,6 +41,9 @@ class Cache:
         self._decided: Decided = {}
         self.began = claim.stream_bytes > 0  # the server is at it: the slot holds this request's tokens
         self._judged = False
+        self._restored: int | None = None  # tokens, from a file
+        self._promised = 0  # of these, at least, must be found again
+        self.proved: bool | None = None  # whether they were
 
     def anew(self, claim: Claim) -> "Cache":
         """For another request on the same server."""
@@ -52,8 +56,7 @@ class Cache:
         """
         grant = self._grant
         self._before = servers.wait_until_quiet(client, grant.id_slot, total=self._server.total_slots)
-        recorded = grant.kv_tokens, grant.kv_task
-        self._ours = grant.warm and (self._before == recorded or grant.preempted is not None)
+        self._ours = grant.warm and (_shows(self._before, grant) or grant.preempted is not None)
         if grant.warm and grant.kv_task is not None and not self._ours:
             task = self._before[1]
             logger.warning(
@@ -64,6 +67,19 @@ class Cache:
         reuse = self._ours or grant.parks_in_ram
         self._bound = self._most(reuse)
         return reuse
+
+    @property
+    def former(self) -> Former | None:
+        """Whose cache the slot still holds, as it was recorded."""
+        former = self._grant.former
+        return former if former and self._before and _shows(self._before, former) else None
+
+    def brought_back(self, tokens: int, outline: Outline, promised: int) -> None:
+        """So many tokens of its own were restored into the slot; `promised` are to be found again at least."""
+        task = self._before[1] if self._before else None  # a restore is no request
+        self._before = (None if task is None else tokens, task)
+        self._ours, self._bound, self._restored, self._promised = True, tokens, tokens, promised
+        self._outline, self.replay_cause = outline, None
 
     def asks(self, messages: Messages, decided: Decided) -> None:
         """What is about to be asked; `decided` is what the template is told beside it."""
@@ -80,6 +96,7 @@ class Cache:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
         if self._ours and not self.replay_cause:
             self.replay_cause = self._outline.cause(self._asked, cache, self._held or 0, self._decided)
+            self._prove(cache)
         elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
             self.replay_cause = None
 
@@ -94,6 +111,12 @@ class Cache:
             return unknown
         return figures, self._outline.followed_by(self._asked, answer, prompt_tokens, figures[0] or 0, self._decided)
 
+    def _prove(self, cache: int) -> None:
+        if self._restored is not None:
+            self.proved = 2 * cache >= self._promised
+            if not self.proved:
+                self.replay_cause = self._claim.replay_cause or "cache_lost"
+
     def _most(self, reuse: bool) -> int | None:
         """How many tokens the server can reuse of what is this conversation's own; None: nobody knows."""
         if not reuse:
@@ -103,5 +126,13 @@ class Cache:
 
     @property
     def _held(self) -> int | None:
-        """What it holds of this conversation: as recorded, or what the work that yielded left there."""
+        """What it holds of this conversation: as recorded, or restored, or what the work that yielded left there."""
+        if self._restored is not None:
+            return self._restored
         return self._grant.kv_tokens if self._grant.preempted is None or self._before is None else self._before[0]
+
+
+def _shows(seen: Figures, recorded: Grant | Former) -> bool:
+    """Whether `/slots` shows what was recorded. Of a slot that never ran it shows nothing, were it restored or not."""
+    never_ran = recorded.kv_task is None and seen == (None, None)
+    return never_ran or seen == (recorded.kv_tokens, recorded.kv_task)

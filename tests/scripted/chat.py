@@ -70,7 +70,9 @@ def slot_number(value: object) -> int:
     return int(value) if isinstance(value, int | float) else -1
 
 
-def generation(body: Mapping[str, Any], script: Script, template: tokens.Template) -> tuple[Generation, str]:
+def generation(
+    body: Mapping[str, Any], script: Script, template: tokens.Template, weights: str = ""
+) -> tuple[Generation, str]:
     raw = body.get("prompt")
     prompt, partial = (raw, "") if isinstance(raw, str) else prompt_and_partial(body, template)
     if not template.thinks(body):
@@ -81,7 +83,7 @@ def generation(body: Mapping[str, Any], script: Script, template: tokens.Templat
         prompt=tokens.split(prompt),
         answer=Answer(
             script,
-            [{"role": "user", "content": raw}] if isinstance(raw, str) else body["messages"],
+            [{"role": "user", "content": f"{raw}{weights}"}] if isinstance(raw, str) else body["messages"],
             body.get("stop") or (),
         ),
         script=script,
@@ -99,7 +101,7 @@ async def complete(backend: "Backend", request: Request, connection: Connection)
         body = request.json()
         # Scripts are for what people say; a raw prompt is answered with default words.
         script = Script() if "prompt" in body else backend.scripts.choose(body)
-        run, partial = generation(body, script, backend.template)
+        run, partial = generation(body, script, backend.template, backend.options.weights)
     except (ValueError, BadRequest) as error:
         connection.error(400, str(error), "invalid_request_error")
         return

@@ -309,11 +309,12 @@ def erase(slot: Slot) -> dict[str, object]:
     return {"id_slot": slot.id, "n_erased": held}
 
 
-def saving(path: Path) -> Callable[[Slot], dict[str, object]]:
+def saving(path: Path, fewer: int = 0) -> Callable[[Slot], dict[str, object]]:
     def save(slot: Slot) -> dict[str, object]:
-        path.write_text(json.dumps(slot.tokens), encoding="utf-8", errors="surrogatepass")
+        held = slot.tokens[: max(0, len(slot.tokens) - fewer)]
+        path.write_text(json.dumps(held), encoding="utf-8", errors="surrogatepass")
         return {
-            "id_slot": slot.id, "filename": path.name, "n_saved": len(slot.tokens), "n_written": _size(slot.tokens),
+            "id_slot": slot.id, "filename": path.name, "n_saved": len(held), "n_written": _size(held),
             "timings": {"save_ms": 0.1},
         }  # fmt: skip
 

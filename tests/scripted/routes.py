@@ -18,6 +18,7 @@ from tests.scripted.journal import Journal
 from tests.scripted.script import Scripts, script_from
 from tests.scripted.sse import FINGERPRINT
 from tests.scripted.streams import OffsetLost, Streams
+from tests.scripted.tasks import Slot
 from tests.scripted.web import Connection, Request, dump
 
 SlotsFault = Literal["missing", "busy", "silent", "off"]
@@ -38,6 +39,7 @@ class Options:
     slot_save_path: Path | None = None
     alias: str = "scripted"
     model_path: str = "/models/scripted.gguf"
+    weights: str = ""  # other ones of the same shape complete a raw prompt otherwise
     metrics: bool = True
     ring_bytes: int = 4 * 1024 * 1024
     cache_ram: bool = False  # llama-server's default is on: what a slot held is kept beside it and found again
@@ -53,7 +55,8 @@ class Behaviour:
 
     `slots_fault`: GET /slots leaves the last slot out (missing), shows all busy for ever (busy), never answers
     (silent) or answers 501 (off). `streams_route` False: a server from before resumable streams. `restore_is_empty`:
-    restore says it worked, and the cache is empty (sliding-window models). `marker` False: /props from before media
+    restore says it worked, and the cache is empty (sliding-window models). `save_hangs`: it is never answered.
+    `saves_fewer`: so many tokens are not in the file. `marker` False: /props from before media
     markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
     before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through.
     """
@@ -63,6 +66,8 @@ class Behaviour:
     slots_fault: SlotsFault | None = None
     streams_route: bool = True
     restore_is_empty: bool = False
+    save_hangs: bool = False
+    saves_fewer: int = 0
     marker: bool = True
     embeddings: bool = False
     role: str | None = None
@@ -252,8 +257,11 @@ class Backend:
         action = request.query.get("action")
         if action == "erase":
             answer = await self.engine.act(slot, slot_engine.erase)
+        elif action == "save" and self.behaviour.save_hangs:
+            await connection.gone.wait()
+            return
         elif action == "save":
-            answer = await self.engine.act(slot, slot_engine.saving(self._file(request, folder)))
+            answer = await self.engine.act(slot, self._saving(request, folder))
         elif action == "restore":
             path, n_ctx = self._file(request, folder), self.options.n_ctx
             answer = await self.engine.act(slot, slot_engine.restoring(path, n_ctx))
@@ -265,6 +273,9 @@ class Backend:
             raise BadRequest(str(answer["error"]))
         # The number that was asked for comes back, also where it was taken modulo the number of slots.
         connection.json(answer | {"id_slot": slot})
+
+    def _saving(self, request: Request, folder: Path) -> Callable[[Slot], dict[str, object]]:
+        return slot_engine.saving(self._file(request, folder), self.behaviour.saves_fewer)
 
     def _file(self, request: Request, folder: Path) -> Path:
         name = str(request.json()["filename"])

@@ -1,0 +1,68 @@
+"""A slot that changes hands: what it still holds is parked for its former holder, the newcomer's own file restored.
+
+Only for one that does not find its own cache there, and in front of its first token: whatever goes wrong costs time,
+and the turn goes on by reading history.
+"""
+
+import functools
+import threading
+from collections.abc import Sequence
+
+from conversations.worker.outline import Decided, Messages, Outline
+from conversations.worker.storage import persist
+from conversations.worker.verifying import Cache
+from slots import parked, parking
+from slots.client import LlamaServer
+from slots.models import Server
+from slots.parked import File
+from slots.parking import Learned
+from slots.renewal import Held
+
+
+class HandOver:
+    """Of the slot of `held`, for one request."""
+
+    def __init__(self, held: Held, server: Server, cache: Cache) -> None:
+        self._held, self._server, self._cache = held, server, cache
+        self._learned: list[Learned] = []
+        self._restored = False
+
+    def anew(self, cache: Cache) -> "HandOver":
+        """For another request under the same lease."""
+        return HandOver(self._held, self._server, cache)
+
+    def bring_back(self, client: LlamaServer, asked: Messages, decided: Decided, stop: threading.Event) -> bool:
+        """Whether the slot, just seen quiet, holds what `asked` goes on from now. Raises LeaseLost."""
+        if not parking.works(self._server):
+            return False
+        grant = self._held.grant
+        files = persist(lambda: parked.find(grant, [grant.holder]))  # first: what is parked takes none of these
+        if former := self._cache.former:
+            self._note(parking.park(client, self._held, former, persist))
+        return not stop.is_set() and self._restore(client, files, asked, decided)
+
+    def settle(self) -> None:
+        """When the turn is over: what it told of the server is kept."""
+        if self._restored:
+            self._note(Learned(of_use=self._cache.proved))
+        for told in self._learned:
+            persist(functools.partial(parking.learn, self._server.pk, self._server.boot, told))
+        self._learned, self._restored = [], False
+
+    def _restore(self, client: LlamaServer, files: Sequence[File], asked: Messages, decided: Decided) -> bool:
+        for file in files:
+            outline = Outline.read(file.outline)
+            promised = outline.promises(asked, decided)
+            if promised < parking.WORTH:
+                continue
+            told = parking.restore(client, self._held, file, persist)
+            self._note(told)
+            if told:
+                self._restored = True
+                self._cache.brought_back(file.tokens, outline, promised)
+                return True
+        return False
+
+    def _note(self, told: Learned | None) -> None:
+        if told:
+            self._learned.append(told)

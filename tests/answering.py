@@ -1,0 +1,82 @@
+"""One worker's way from a message to its answer, in this process and one turn at a time: to be broken at any point."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connection
+
+from conversations import turns
+from conversations.claims import Claim
+from conversations.history import GenerationView
+from conversations.models import Conversation
+from conversations.worker.running import Run
+from conversations.worker.writer import Writer
+from slots.models import Server
+from slots.renewal import Renewal
+from slots.watch import Watch
+from tests import factories
+from tests.answers import look
+from tests.fake_llama import FakeLlama
+from tests.grading import tried
+
+
+class _Writer(Writer):
+    """One that ends, and gives its connection back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.005):
+            self.round()
+        connection.close()
+
+
+class Answering:
+    """Answers on `server`, whose scripted process is `fake`."""
+
+    def __init__(self, fake: FakeLlama, server: Server, writer: Writer) -> None:
+        self.fake, self.server, self._writer = fake, server, writer
+        self._watch, self._renewal = Watch(), Renewal()
+
+    def claim(self, where: Conversation, words: str) -> Claim:
+        factories.sent(where, words)
+        claimed = turns.claim(factories.WORKER, [self.server.pk])
+        assert claimed
+        return claimed
+
+    def run(self, claim: Claim) -> GenerationView:
+        """The answer when its thread has ended, in whichever way."""
+        run = Run(claim, self._watch, self._renewal, self._writer)
+        run.thread.start()
+        run.thread.join(30)
+        assert not run.thread.is_alive()
+        return look(claim)
+
+    def ask(self, where: Conversation, words: str) -> GenerationView:
+        view = self.run(self.claim(where, words))
+        assert view.status == "done", view.error
+        return view
+
+    def probe(self) -> Server:
+        """After another process began to answer there."""
+        self.server = tried(self.fake.url)
+        return self.server
+
+
+@contextmanager
+def answering(fake: FakeLlama) -> Iterator[Answering]:
+    writer = _Writer()
+    writer.start()
+    try:
+        yield Answering(fake, tried(fake.url), writer)
+    finally:
+        writer.ended.set()
+        writer.join(10)
+
+
+def somebody(name: str = "") -> Conversation:
+    return factories.conversation(factories.person(name or f"person-{uuid.uuid4().hex[:8]}"))
