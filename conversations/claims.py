@@ -64,6 +64,7 @@ def begin(grant: Grant, generation: uuid.UUID, moved: str) -> Claim | None:
 def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:
     conversation, message, attempt, queue_ms, seq, tokens, *stream, text_length, reasoning_length, before, prompt = row
     began = attempt > 1 or before or seq > 0
+    cold = began and not (grant.warm or grant.taken_over)
     return Claim(
         grant=grant,
         generation=generation,
@@ -77,6 +78,6 @@ def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:
         text_length=text_length,
         reasoning_length=reasoning_length,
         queue_ms=queue_ms,
-        replay_cause=causes.why_cold(conversation) if began and not (grant.warm or grant.taken_over) else None,
+        replay_cause=causes.why_cold(conversation, grant.server) if cold else None,
         prompt_before=prompt,
     )

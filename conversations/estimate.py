@@ -77,7 +77,7 @@ _WAITING = f"""
 WITH waiting AS MATERIALIZED (SELECT * FROM conversations_queue ORDER BY position LIMIT %(most)s),
 work (id, prompt, most) AS MATERIALIZED (
   SELECT g.id, {_WORK} {_WORK_FROM} WHERE g.id IN (SELECT id FROM waiting WHERE position <= %(played)s))
-SELECT w.id, w.conversation_id, w.owner_id, w.model, w.place, w.running, w.untold, work.prompt, work.most
+SELECT w.id, w.conversation_id, w.owner_id, w.model, w.place, w.running, w.untold, w.began, work.prompt, work.most
 FROM waiting w LEFT JOIN work ON work.id = w.id ORDER BY w.position"""
 
 
@@ -103,6 +103,7 @@ class Waiter:
     place: int
     running: int  # answers of its person that are being written
     untold: bool  # no estimate was given yet
+    began: bool  # its server or worker went
     prompt: float | None  # tokens to be read, guessed; None so far back that it is not looked at
     most: float | None  # tokens that it may write
 

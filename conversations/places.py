@@ -19,6 +19,8 @@ OWN_RUNNING = (
     "{count} of your answers {are} being written, as many as one person may have at once: "
     "this one begins when one of them ends."
 )
+WENT_AWAY = "The model server went away; your answer goes on when it is back."
+INTERRUPTED = "Writing it was interrupted: your answer goes on before any other begins."
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,9 @@ def read() -> list[Place]:
     if not waiting:
         return []
     nobody = telling.nobody_comes()
-    reasons = {model: nobody or servers.why_none(model) for model in {one.model for one in waiting}}
+    none = {model: servers.why_none(model) for model in {one.model for one in waiting}}
     guessed = estimate.estimates(estimate.slots_now(), waiting, estimate.recent())
-    return [_place(one, reasons[one.model], guess) for one, guess in zip(waiting, guessed, strict=True)]
+    return [_place(one, nobody, none[one.model], guess) for one, guess in zip(waiting, guessed, strict=True)]
 
 
 class Board:
@@ -70,9 +72,14 @@ class Board:
 board = Board()
 
 
-def _place(one: Waiter, nothing_answers: str | None, guess: Estimate | None) -> Place:
-    reason = nothing_answers
+def _place(one: Waiter, nobody_comes: str | None, why_none: str | None, guess: Estimate | None) -> Place:
+    reason = nobody_comes or (_of_begun(why_none) if one.began else why_none)
     if reason is None and one.running >= settings.QUEUE_RUNNING_PER_PERSON:
         reason = OWN_RUNNING.format(count=one.running, are="is" if one.running == 1 else "are")
-    expected = None if nothing_answers else guess
+    expected = None if nobody_comes or why_none else guess
     return Place(one.id, one.conversation, one.owner, one.place, reason, expected, one.untold)
+
+
+def _of_begun(why_none: str | None) -> str:
+    """What whoever sees half an answer wants to know: not which server it was, but what becomes of it."""
+    return WENT_AWAY if why_none else INTERRUPTED

@@ -19,17 +19,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.functions import Coalesce, Now
 
 from conversations import claims, errors, estimate, folding, queue, unfinished, unmeasured
 from conversations.claims import Claim
-from conversations.models import Generation, Waiting
+from conversations.models import Chunk, Generation, Waiting
 from conversations.places import Place
 from slots import isolation, leases
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
-from slots.models import Slot
+from slots.models import PastLease, Slot
 
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
@@ -159,8 +159,8 @@ def requeue(held: Claim, refund: bool) -> None:
     Raises LeaseLost.
     """
     with leases.fenced(held.grant):
-        _back_to_queue(held.generation, held.grant.fence, refund)
         leases.revoke(held.grant.slot, held.grant.fence)
+        _back_to_queue(held.generation, held.grant.fence, refund)
         wake()
 
 
@@ -263,10 +263,13 @@ def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:
 
 
 def _back_to_queue(generation: uuid.UUID, fence: int | None, refund: bool = False) -> None:
+    """Call when its lease is closed. What has been written of an answer for any model binds it to the one that did."""
     attempt = F("attempt") - 1 if refund else F("attempt")
+    wrote = PastLease.objects.filter(fence=OuterRef("fence")).values("slot__server__model")
+    bound = Case(When(Q(model="") & _written(), then=Coalesce(Subquery(wrote), F("model"))), default=F("model"))
     # In one statement: whoever asks it to stop meanwhile would else find it queued, where nobody obeys.
     going_on = _cas(generation, fence).filter(stop_asked_at=None)
-    if not going_on.update(status=Generation.Status.QUEUED, fence=None, attempt=attempt):
+    if not going_on.update(status=Generation.Status.QUEUED, fence=None, attempt=attempt, model=bound):
         _end(generation, fence, Ending(Generation.Status.CANCELLED))
 
 
@@ -290,6 +293,11 @@ def _ended(where: QuerySet[Generation], generation: uuid.UUID, ending: Ending) -
 
 
 def _gone(generation: uuid.UUID) -> dict[str, Any]:
-    there = Q(chunks__isnull=False) | ~Q(message__text="") | ~Q(message__reasoning="")
+    there = _written() | ~Q(message__text="") | ~Q(message__reasoning="")
     written = Generation.objects.filter(there, pk=generation).exists()
     return unfinished.problem(unfinished.INTERRUPTED, True, written)
+
+
+def _written() -> Q:
+    """Whether there are chunks of it."""
+    return Q(Exists(Chunk.objects.filter(generation=OuterRef("pk"))))

@@ -19,14 +19,22 @@ _CAUSES = {
 }
 
 
-def why_cold(holder: uuid.UUID) -> str:
-    """The cause of its replay: how its newest closed lease ended, or what became of that server since."""
+def why_cold(holder: uuid.UUID, server: int) -> str:
+    """The cause of its replay on `server`: how its newest closed lease ended, or what became of that server since.
+
+    A turn that was broken off goes on elsewhere (`moved`), or where it was with a cache that nobody knows.
+    """
     last = PastLease.objects.filter(holder=holder).order_by("-fence").select_related("slot__server").first()
     if last is None:
         return "cache_lost"
+    broken_off = last.ended_by == Ended.REVOKED and last.phase == Slot.Phase.BUSY
+    if broken_off and last.slot.server_id != server:
+        return "moved"
     boot_at = last.slot.server.boot_at
     if boot_at and boot_at > last.ended_at:
         return "server_restarted"
+    if broken_off:
+        return "cache_lost"
     return _CAUSES.get(Ended(last.ended_by), "cache_lost")
 
 

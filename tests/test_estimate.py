@@ -32,7 +32,7 @@ PERSON = 1
 
 def waiter(prompt: float | None = 0, most: float = 512, model: str = MODEL, owner: int | None = None) -> Waiter:
     owner = owner if owner is not None else random.Random(str(uuid.uuid4())).randint(2, 10**9)
-    return Waiter(uuid.uuid4(), uuid.uuid4(), owner, model, 1, 0, True, prompt, most)
+    return Waiter(uuid.uuid4(), uuid.uuid4(), owner, model, 1, 0, True, False, prompt, most)
 
 
 def running(written: float = 0, prompt: float = 0, seconds: float = 0, most: float = 512) -> Running:

@@ -127,7 +127,7 @@ def test_a_lease_on_a_server_out_of_reach_is_left_for_another_server() -> None:
     again = leases.acquire(mine.holder, WORKER, [near.pk])
     assert again is not None
     assert (again.server, again.warm) == (near.pk, False)
-    assert causes.why_cold(mine.holder) == "moved"
+    assert causes.why_cold(mine.holder, near.pk) == "moved"
 
 
 def test_a_stale_holder_changes_nothing_and_is_told() -> None:

@@ -77,7 +77,7 @@ def test_somebody_else_s_send_takes_it_only_when_there_is_nothing_else(work: Wor
     assert [grant.preempted for grant in got] == [None, None, helper.stream_id]
     assert (got[2].slot, got[2].warm, got[2].former) == (helper.slot, False, None)
     assert leases.acquire(uuid.uuid4(), WORKER, [server.pk]) is None, "never a turn's"
-    assert causes.why_cold(helped.holder) == "evicted"
+    assert causes.why_cold(helped.holder, server.pk) == "evicted"
 
 
 def test_other_work_takes_nothing_from_anybody() -> None:

@@ -63,8 +63,10 @@ class Figures:
         return told
 
     def usage(self) -> dict[str, Any]:
-        answered = self._usage.get("completion_tokens", self._seen)
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens_before + answered}
+        """Of all its requests as one: what was written before this one, and is in its prompt, counts as written."""
+        answered, told = self._usage.get("completion_tokens", self._seen), self.prompt_tokens
+        asked = None if told is None else max(0, told - self.tokens_before)
+        return {"prompt_tokens": asked, "completion_tokens": self.tokens_before + answered}
 
     def timings(self, replay_cause: str | None) -> dict[str, Any]:
         """`prompt_n` tokens were read in `prompt_ms`, `cache_n` were in the cache already."""

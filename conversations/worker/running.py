@@ -30,6 +30,7 @@ from slots.client import (
     ServerRefused,
     ServerUnreachable,
     Stream,
+    StreamBroken,
     StreamUnknown,
 )
 from slots.isolation import IsolationBroken
@@ -124,11 +125,15 @@ class Run:
             self._stream = stream
             if self._stopping.is_set():
                 self._stop_stream(stream)  # the wish came before there was anything to stop
-            for event in stream.events():
-                self._held.moved()
-                if self._held.lost.is_set():
-                    raise LeaseLost(f"generation={self.claim.generation}")
-                self._take(event, stream.stream_id)
+            try:
+                for event in stream.events():
+                    self._held.moved()
+                    if self._held.lost.is_set():
+                        raise LeaseLost(f"generation={self.claim.generation}")
+                    self._take(event, stream.stream_id)
+            except StreamBroken:
+                if not self._figures.finish_reason:  # else all of it came, and only its figures are missing
+                    raise
         self._passage.finish()
         return self._ending(Generation.Status.DONE)
 
