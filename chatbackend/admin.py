@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, reverse
 from django.utils import timezone
 
-from conversations import replays
+from conversations import presets, replays
 from conversations.models import Generation, Waiting
 from slots.admin.servers import counted
 from slots.admin.standing import standing
@@ -93,12 +93,14 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         return {}
     rows = counted(Server.objects.exclude(state=Server.State.RETIRED)).order_by("url")
     servers = [{"row": row, "standing": standing(row)} for row in rows]
-    waiting = Waiting.objects
+    waiting, day = Waiting.objects, timezone.now() - timedelta(days=1)
     return {
         "servers": servers,
         "totals": {word: sum(getattr(row, word) for row in rows) for word in ("free", "busy", "idle")},
         "waiting": waiting.count(),
         "people_waiting": waiting.values("conversation__owner").distinct().count(),
-        "replays": replays.since(timezone.now() - timedelta(days=1)),
+        "replays": replays.since(day),
+        "changing": replays.changing(day),
+        "presets": presets.offered_and_warned_of() if request.user.has_perm("conversations.change_preset") else [],
         "answering": Generation.objects.filter(status=Generation.Status.RUNNING).count(),
     }

@@ -1,6 +1,7 @@
 """Presets: what a person saves to begin conversations with. Copied, never referred to."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -9,13 +10,22 @@ from django.db.models import QuerySet
 from django.db.models.functions import Lower, Now
 
 from chatbackend.accounts.models import User
-from conversations import access, errors, parameters
+from conversations import access, errors, parameters, placeholders
 from conversations.models import Preset
 from slots import servers
 
 Stored = TypeVar("Stored")
 
 MOST = 100  # of one person
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A preset that everybody may see, with what is to be said of its system prompt."""
+
+    pk: UUID
+    name: str
+    warnings: list[str]
 
 
 def listed(person: int) -> QuerySet[Preset]:
@@ -66,6 +76,13 @@ def copied(person: int, preset: UUID, given: dict[str, Any]) -> dict[str, Any]:
         raise _invalid("preset", f"{said} Send model beside it to choose another; empty takes any.")
     params = found.params | (given.get("params") or {})
     return {"model": found.model, "system_prompt": found.system_prompt, **given, "params": params}
+
+
+def offered_and_warned_of() -> list[Warned]:
+    """By name. One query."""
+    offered = Preset.objects.filter(for_everybody=True, system_prompt__contains="{").order_by("name")
+    said = [Warned(preset.pk, preset.name, placeholders.warnings(preset.system_prompt)) for preset in offered]
+    return [one for one in said if one.warnings]
 
 
 def _named(fields: dict[str, Any], store: Callable[[], Stored]) -> Stored:

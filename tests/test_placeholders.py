@@ -1,14 +1,17 @@
 """Dates in a system prompt are those of the beginning of the conversation (S9)."""
 
+import re
 import uuid
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from conversations import placeholders, sending
-from conversations.models import Conversation
+from conversations.models import Conversation, Generation, Message, Preset
 from tests import factories
+from tests.administrators import administrator, page
 from tests.answers import ended
 from tests.api import Api
 from tests.fake_llama import FakeLlama
@@ -76,3 +79,28 @@ def test_whoever_saves_a_preset_is_told() -> None:
     assert api.patch(f"presets/{made['id']}/", {"system_prompt": "It is {date}."}).json()["warnings"] == []
     shown = api.patch(f"presets/{made['id']}/", {"system_prompt": "It is {time}."}).json()
     assert shown["warnings"] == [placeholders.TIMED] == api.get("presets/").json()[0]["warnings"]
+
+
+@pytest.mark.django_db
+def test_whoever_runs_the_site_is_told_whose_prompts_change_with_every_turn_and_nobody_s_words() -> None:
+    for name, causes in (
+        ("alice", [None, *["settings"] * 3]),
+        ("bob", ["settings", None, None, "evicted", "settings"]),
+    ):
+        where = factories.conversation(factories.person(name), system_prompt="It is 12:00, my secret")
+        for number, cause in enumerate(causes):
+            answer = Message.objects.create(conversation=where, role="assistant", text="Hm.")
+            Generation.objects.create(
+                conversation=where, message=answer, owner=where.owner, client_id=uuid.uuid4(), request_digest=b"",
+                kind="send", status="done", finished_at=Now(), timings={"replay_cause": cause, "prompt_n": number},
+            )  # fmt: skip
+    house = Preset.objects.create(owner=factories.person(), name="House", system_prompt="{time}", for_everybody=True)
+    Preset.objects.create(owner=factories.person(), name="Private", system_prompt="{time}")
+    admin = administrator()
+    html = admin.get("/admin/").content.decode()
+    assert re.findall(r"nearly every turn in (.+?) of <a href=[^>]+>(\w+)</a>", html) == [("1 conversation", "alice")]
+    assert re.findall(r"The preset <a href=[^>]+>(\w+)</a>, for everybody: {time} and", html) == ["House"]
+    listed = admin.get(page(Preset, "changelist")).content.decode()
+    assert listed.count("See why") == 1
+    assert placeholders.TIMED in admin.get(page(Preset, "change", house.pk)).content.decode()
+    assert "secret" not in html

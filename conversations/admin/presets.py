@@ -11,18 +11,19 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from chatbackend.accounts.models import User
+from conversations import placeholders
 from conversations.admin import links
 from conversations.models import Preset
 from slots.admin.reading import Page, counting, moment, pill
 
 
 class PresetPage(Page[Preset]):
-    list_display = ("called", "person", "whose", "updated")
+    list_display = ("called", "person", "whose", "noted", "updated")
     list_select_related = ("owner",)
     list_display_links = ("called",)
     ordering = ("-for_everybody", "name")
     actions = ("offer", "withdraw")
-    shown = ("called", "person", "whose", "model_wanted", "system_prompt", "set", "updated")
+    shown = ("called", "person", "whose", "model_wanted", "system_prompt", "warned", "set", "updated")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
         """One's own, and those that everybody sees."""
@@ -49,6 +50,14 @@ class PresetPage(Page[Preset]):
     @admin.display(description="for", ordering="for_everybody")
     def whose(self, preset: Preset) -> str:
         return pill("good", "Everybody") if preset.for_everybody else pill("", "Its owner")
+
+    @admin.display(description="system prompt")
+    def noted(self, preset: Preset) -> str:
+        return pill("warn", "See why") if placeholders.warnings(preset.system_prompt) else ""
+
+    @admin.display(description="what it costs")
+    def warned(self, preset: Preset) -> str:
+        return " ".join(placeholders.warnings(preset.system_prompt)) or "nothing: each turn sends the same"
 
     @admin.display(description="model")
     def model_wanted(self, preset: Preset) -> str:
