@@ -12,6 +12,7 @@ from chatbackend.accounts.models import User
 from conversations import access
 from conversations.parameters import PARAMETERS
 from conversations.served import served
+from conversations.text import LONGEST_MESSAGE
 from slots import servers
 
 
@@ -30,6 +31,7 @@ def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
             "demo": any(one.demo for one in models),
             "reason": servers.why_none(),
             "parameters": PARAMETERS,
+            "longest_message": LONGEST_MESSAGE,
             "may_invite": settings.SIGNUP != "closed",
         },
     )

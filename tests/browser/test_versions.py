@@ -79,13 +79,15 @@ def test_a_refused_edit_stays_in_its_editor_with_the_reason_also_through_a_reloa
     site.worker()
     alice = site.person().say("First [[text='One.']]")
     alice.is_answered()
-    question = alice.questions.first
+    question, asked = alice.questions.first, list[str]()
+    alice.page.on("request", lambda request: asked.append(request.url))
     edits(alice, question, "x" * 200_001).press("Enter")
     for _ in range(2):
         expect(question.get_by_role("alert")).to_contain_text("200,000 are allowed")
         assert question.get_by_role("textbox").evaluate("box => box.value.length") == 200_001
         expect(alice.box).to_have_value("")
         alice.page.reload()
+    assert not [address for address in asked if "characters=200001" in address], "no price for what cannot be sent"
     question.get_by_role("textbox").fill("Other [[text='Two.']]")
     alice.page.reload()
     expect(question.get_by_role("textbox")).to_have_value("Other [[text='Two.']]")

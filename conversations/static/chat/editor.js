@@ -4,6 +4,7 @@ import { button, isSend, make, say } from "./elements.js";
 import { edits } from "./kept.js";
 import { cost } from "./wording.js";
 
+const LONGEST = Number(document.body.dataset.longestMessage); // code points; what is longer is refused when it is sent
 const PAUSE = 400; // ms without a key until the cost is asked for
 const WAIT = "An answer is under way: wait for it, or stop it first. Your text stays here.";
 const ON_ITS_WAY = "The message before is still on its way. Your text stays here.";
@@ -68,7 +69,9 @@ export function editorFor(article, on, opened) {
   /** Nobody needs it to go on: where it cannot be had nothing is said. */
   async function tellCost() {
     const text = box.value;
-    const found = text.trim() && !busy ? await on.cost(article.message, planned(text)).catch(() => null) : null;
+    const plan = planned(text);
+    const fits = text.trim() && plan.characters <= LONGEST;
+    const found = fits && !busy ? await on.cost(article.message, plan).catch(() => null) : null;
     if (text === box.value) say(price, found ? cost(found) : "");
   }
 
