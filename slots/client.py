@@ -1,19 +1,14 @@
 """The only speaker of HTTP to a llama-server.
 
-A stream is read through `GET /v1/stream` and not through the socket of its POST, which is closed as soon as the headers
-are in: bytes of a stream are pumped by the first client's socket, so a paused first reader would starve every other
-one and outlive a stop (llama.cpp b11434, measured). Servers without that route keep the POST's socket.
-Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
+How an answer is read is in `slots.streams`.
 """
 
-import http.client
 import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import requests
 import urllib3
@@ -29,78 +24,18 @@ from slots.faults import ServerRefused as ServerRefused
 from slots.faults import ServerUnreachable as ServerUnreachable
 from slots.faults import StreamBroken as StreamBroken
 from slots.faults import StreamUnknown as StreamUnknown
-from slots.reading import LONGEST_SENTENCE, SWITCHES, Event, chunk, count, parsed, plain
+from slots.reading import LONGEST_SENTENCE, SWITCHES, count, excerpt, parsed, plain, reason, sentence
 from slots.reading import Peek as Peek
 from slots.reading import Props as Props
 from slots.reading import SlotState as SlotState
+from slots.streams import Stream as Stream
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 PEEK_SECONDS = 2.0
-LONGEST_LINE = 8 * 1024 * 1024  # bytes; an event repeats at most the prompt
 LONGEST_BODY = 4 * 1024 * 1024
 LONGEST_PAGE = 256 * 1024  # of a stranger's
 MOST_SLOTS = 1024
-
-
-class Stream:
-    """The events of one request, from the POST or re-attached; closes its sockets at the end of the `with`."""
-
-    def __init__(self, response: requests.Response, offset: int, server: "LlamaServer", stream_id: uuid.UUID) -> None:
-        self._response = response
-        self._offset = offset
-        self._server = server
-        self.stream_id = stream_id
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._response.close()
-
-    def events(self) -> Iterator[Event]:
-        """Yield events up to and including the last one.
-
-        Raises StreamBroken when it ends early or stays silent for LLAMA_SILENCE, ServerFailed on an error event.
-        """
-        for block, end in self._blocks():
-            if data := _data_of(block):
-                event = _event(data, end)
-                yield event
-                if event.done:
-                    return
-        raise StreamBroken("The model server ended its answer without saying that it was done.")
-
-    def stop(self) -> None:
-        """Ask the server to stop it; callable from any thread. The slot is free when `/slots` says so, not before."""
-        if not self._server.stop(self.stream_id):
-            self.drop()
-
-    def drop(self) -> None:
-        """Wake a reader of this stream in another thread: its next read ends. Says nothing to the server."""
-        if self._response.raw.closed:
-            return
-        try:
-            self._response.raw.shutdown()  # a plain close() waits for the reader (measured: 5 s)
-        except (ValueError, RuntimeError, OSError):
-            return  # the reader was faster: it is closed already
-
-    def _blocks(self) -> Iterator[tuple[bytes, int]]:
-        pending = b""
-        while piece := self._read():
-            pending += piece
-            *blocks, pending = pending.split(b"\n\n")
-            if len(pending) > LONGEST_LINE:
-                raise ServerFailed("The model server sent an endless line instead of events.")
-            for block in blocks:
-                self._offset += len(block) + 2
-                yield block, self._offset
-
-    def _read(self) -> bytes:
-        try:
-            return self._response.raw.read1(65536) or b""
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise StreamBroken(f"The model server's answer broke off ({_reason(error)}).") from error
 
 
 @dataclass(frozen=True)
@@ -163,24 +98,11 @@ class LlamaServer:
         """
         headers = {"X-Conversation-Id": str(stream_id)}
         response = self._open("POST", path, silence, json=body, headers=headers)
-        try:
-            stream = self.attach(stream_id, 0, silence)
-        except StreamUnknown:
-            return Stream(response, 0, self, stream_id)
-        except ServerError:
-            response.close()
-            raise
-        response.close()
-        return stream
+        return Stream(response, 0, stream_id, self, lambda offset: self._reopened(stream_id, offset, silence))
 
     def attach(self, stream_id: uuid.UUID, offset: int, silence: float | None = None) -> Stream:
         """A running or finished stream from byte `offset`. Raises StreamUnknown when that cannot be had any more."""
-        try:
-            asked = {"conv_id": str(stream_id), "from": str(offset)}
-            response = self._open("GET", "/v1/stream", silence, params=asked)
-        except ServerRefused as error:
-            raise StreamUnknown(str(error)) from error
-        return Stream(response, offset, self, stream_id)
+        return Stream(self._reopened(stream_id, offset, silence), offset, stream_id, self)
 
     def stop(self, stream_id: uuid.UUID) -> bool:
         """Stop a stream; False when the server knows no such stream (or has no such route)."""
@@ -248,6 +170,13 @@ class LlamaServer:
         except ServerError:
             return None
 
+    def _reopened(self, stream_id: uuid.UUID, offset: int, silence: float | None) -> requests.Response:
+        try:
+            asked = {"conv_id": str(stream_id), "from": str(offset)}
+            return self._open("GET", "/v1/stream", silence, params=asked)
+        except ServerRefused as error:
+            raise StreamUnknown(str(error)) from error
+
     def _json(self, method: str, path: str, **more: Any) -> Any:
         with self._answer(method, path, **more) as response:
             try:
@@ -264,7 +193,7 @@ class LlamaServer:
         if "text/event-stream" not in response.headers.get("Content-Type", ""):
             with response:
                 start = _bounded(response, most=200)
-            raise ServerFailed(f"The model server answered with something else than a stream: {_excerpt(start)}.")
+            raise ServerFailed(f"The model server answered with something else than a stream: {excerpt(start)}.")
         return response
 
     def _send(self, method: str, path: str, timeout: tuple[float, float], **more: Any) -> requests.Response:
@@ -283,11 +212,11 @@ class LlamaServer:
             )
         except requests.exceptions.ConnectionError as error:
             kind = ServerUnreachable if _never_connected(error) else StreamBroken
-            raise kind(f"{self.url} does not answer ({_reason(error)}).", cure=NOTHING) from error
+            raise kind(f"{self.url} does not answer ({reason(error)}).", cure=NOTHING) from error
         except requests.exceptions.Timeout as error:
             raise StreamBroken(f"{self.url} took the request and then said nothing for {timeout[1]:g} s.") from error
         except requests.exceptions.RequestException as error:
-            raise ServerFailed(f"{self.url} cannot be talked to ({_reason(error)}).") from error
+            raise ServerFailed(f"{self.url} cannot be talked to ({reason(error)}).") from error
 
 
 _local = threading.local()
@@ -315,15 +244,6 @@ def _never_connected(error: requests.exceptions.ConnectionError) -> bool:
     )
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost cause, which is the one an operator can act on."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    if isinstance(error, http.client.IncompleteRead):
-        return "it ended too early"  # its own words are Python's
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 def _bounded(response: requests.Response, most: int = 0) -> bytes:
     """Its body, or at least `most` bytes of it; a body that trickles in is given up too."""
     body, deadline = b"", time.monotonic() + ANSWER_SECONDS
@@ -335,7 +255,7 @@ def _bounded(response: requests.Response, most: int = 0) -> bytes:
             if len(body) > LONGEST_BODY or time.monotonic() > deadline:
                 raise ServerFailed("The model server's answer has no end.")
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise StreamBroken(f"The model server's answer broke off ({_reason(error)}).") from error
+        raise StreamBroken(f"The model server's answer broke off ({reason(error)}).") from error
     return body
 
 
@@ -345,22 +265,19 @@ def _checked(response: requests.Response) -> requests.Response:
         return response
     with response:
         about = _error_of(_bounded(response))
-    sentence = _sentence(about.get("message") or f"It answered with status {status}")
-    if status == 503 and "oading" in sentence:
+    said = sentence(about.get("message") or f"It answered with status {status}")
+    if status == 503 and "oading" in said:
         raise ServerUnreachable("The model server is still loading its model.", status=status, cure=LOADING)
     if about.get("type") == "exceed_context_size_error":
         tokens, n_ctx = (about[name] if count(about.get(name)) else None for name in ("n_prompt_tokens", "n_ctx"))
         raise ContextExceeded(f"The conversation has {tokens} tokens; a slot holds {n_ctx}.", tokens, n_ctx)
     if status == 401:
-        said = "The model server wants an API key that it was not given: check LLAMA_SERVERS."
-        raise ServerRefused(said, status=status, cure=KEY)
+        raise ServerRefused(
+            "The model server wants an API key that it was not given: check LLAMA_SERVERS.", status=status, cure=KEY
+        )
     if 400 <= status < 500:
-        raise ServerRefused(f"The model server refused the request: {sentence}", status=status)
-    raise ServerFailed(f"The model server failed with status {status}: {sentence}", status=status)
-
-
-def _sentence(message: object) -> str:
-    return f"{plain(message)[:LONGEST_SENTENCE].strip().rstrip('.')}."
+        raise ServerRefused(f"The model server refused the request: {said}", status=status)
+    raise ServerFailed(f"The model server failed with status {status}: {said}", status=status)
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
@@ -376,25 +293,5 @@ def _name(alias: str, path: str) -> str:
     return alias if alias and alias != path else re.split(r"[/\\]", path)[-1]
 
 
-def _excerpt(data: bytes) -> str:
-    return f"“{' '.join(plain(data.decode(errors='replace')).split())[:80]}”"
-
-
 def _switches(template: str) -> tuple[str, ...]:
     return tuple(name for name in SWITCHES if re.search(rf"\b{name}\b", template))
-
-
-def _data_of(block: bytes) -> bytes:
-    return b"".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
-
-
-def _event(data: bytes, end: int) -> Event:
-    if data == b"[DONE]":
-        return Event(end, done=True)
-    try:
-        body = parsed(data)
-        if error := body.get("error"):
-            raise ServerFailed(f"The model server failed while answering: {_sentence(error.get('message', error))}")
-        return chunk(body, end)
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-        raise ServerFailed(f"The model server sent an event that is none: {_excerpt(data)}.") from error

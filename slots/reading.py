@@ -3,6 +3,7 @@
 One figure too large for a column, or one NUL, would end a worker's thread again and again wherever the turn goes.
 """
 
+import http.client
 import json
 import math
 from dataclasses import dataclass
@@ -120,3 +121,22 @@ def _string(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
+
+
+def sentence(message: object) -> str:
+    """A server's own words as one."""
+    return f"{plain(message)[:LONGEST_SENTENCE].strip().rstrip('.')}."
+
+
+def excerpt(data: bytes) -> str:
+    """The beginning of what is not what it should be."""
+    return f"“{' '.join(plain(data.decode(errors='replace')).split())[:80]}”"
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause, which is the one an operator can act on."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    if isinstance(error, http.client.IncompleteRead):
+        return "it ended too early"  # its own words are Python's
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

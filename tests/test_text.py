@@ -58,6 +58,10 @@ class Raw:
 class Response:
     def __init__(self, pieces: list[bytes]) -> None:
         self.raw = Raw(pieces)
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -70,14 +74,19 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 @example([ALL], list(range(10_000)), True)
 @example([*ALL], list(range(10_000)), False)
 def test_a_stream_cut_anywhere_says_the_same(pieces: list[str], at: list[int], escaped: bool) -> None:
-    """Also within a character, an escape, a line end; `escaped`: as JSON in ASCII, which a server may send too."""
+    """Also within a character, an escape, a line end; `escaped`: as JSON in ASCII, which a server may send too.
+
+    And where the rest is read on another socket after the first words.
+    """
     pieces = [text.clean(piece) for piece in pieces]
     chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
     sent = [b"data: " + json.dumps(chunk).encode() + b"\n\n" if escaped else event(chunk) for chunk in chunks]
     data = b"".join([*sent, b": a comment\n\n", b"data: [DONE]\n\n"])
-    stream = Stream(Response(cut(data, at)), 0, LlamaServer("http://llama.test"), uuid.UUID(int=1))  # type: ignore[arg-type]
-    *events, done = stream.events()
-    assert [one.text for one in events] == pieces
+    server = LlamaServer("http://llama.test")
+    for reopen in (None, lambda offset: Response(cut(data[offset:], at))):
+        stream = Stream(Response(cut(data, at)), 0, uuid.UUID(int=1), server, reopen)
+        *events, done = stream.events()
+        assert [one.text for one in events] == pieces
     assert (done.done, done.end) == (True, len(data))
 
 

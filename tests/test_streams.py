@@ -1,0 +1,102 @@
+"""Which sockets an answer is read from."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from slots.client import LlamaServer, ServerFailed, ServerUnreachable, StreamBroken, StreamUnknown
+from slots.streams import Stream
+from tests.fake_llama import FakeLlama, Script
+
+PROGRESS = b'data: {"choices": [{"delta": {}}], "prompt_progress": {"total": 9, "cache": 0, "processed": 4}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def said(words: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": words}}]}).encode() + b"\n\n"
+
+
+class Body:
+    """A body that arrives in these pieces; then its socket is at its end, or is shut down from elsewhere."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.raw, self._pieces = self, list(pieces)
+        self.closed = self.shut = False
+
+    def read1(self, _: int) -> bytes:
+        return self._pieces.pop(0) if self._pieces and not self.shut else b""
+
+    def shutdown(self) -> None:
+        self.shut = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def stream(first: Body, reopen: Callable[[int], Body]) -> Stream:
+    return Stream(first, 0, uuid.UUID(int=1), LlamaServer("http://llama.test"), reopen)
+
+
+def words(events: Iterable[object]) -> list[str]:
+    return [text for event in events if (text := getattr(event, "text", ""))]
+
+
+def test_the_first_socket_is_left_for_another_once_there_are_words() -> None:
+    first, second = Body(PROGRESS, said("One") + said(" two") + said(" th")[:9]), Body(said(" three") + DONE)
+    asked: list[int] = []
+
+    def reopen(offset: int) -> Body:
+        asked.append(offset)
+        return second
+
+    with stream(first, reopen) as read:
+        events = read.events()
+        assert next(events).progress
+        assert words([next(events), next(events)]) == ["One", " two"]
+        assert not asked, "nothing stands in front of the first words"
+        assert words(events) == [" three"]
+    assert asked == [len(PROGRESS + said("One") + said(" two"))]
+    assert first.closed
+    assert second.closed
+
+
+def test_a_server_without_the_route_is_read_to_the_end_where_it_began() -> None:
+    def reopen(offset: int) -> Body:
+        raise StreamUnknown("404")
+
+    first = Body(said("One"), said(" two"), DONE)
+    assert words(stream(first, reopen).events()) == ["One", " two"]
+
+
+@pytest.mark.parametrize("error", [ServerUnreachable, ServerFailed])
+def test_a_server_that_goes_away_in_between_has_broken_off_an_answer_and_is_not_taken_for_one_that_was_not_asked(
+    error: type[Exception],
+) -> None:
+    def reopen(offset: int) -> Body:
+        raise error("gone")
+
+    events = stream(Body(said("One"), DONE), reopen).events()
+    assert next(events)
+    with pytest.raises(StreamBroken):
+        list(events)
+
+
+def test_who_drops_it_while_it_changes_sockets_is_obeyed() -> None:
+    def reopen(offset: int) -> Body:
+        read.drop()
+        return Body(said(" two"), DONE)
+
+    read = stream(Body(said("One"), said("!")), reopen)
+    with pytest.raises(StreamBroken):
+        words(read.events())
+
+
+def test_on_a_server_it_is_one_answer_without_a_gap(fake_llama: FakeLlama) -> None:
+    fake_llama.script(Script(text=" ".join(map(str, range(60))), rate=200))
+    body = {"messages": [{"role": "user", "content": "Count."}], "stream": True, "id_slot": 0}
+    with LlamaServer(fake_llama.url).post(body, uuid.uuid4()) as read:
+        assert "".join(words(read.events())) == " ".join(map(str, range(60)))
+    paths = [call.partition("?")[0] for call in fake_llama.journal.calls]
+    assert paths[-2:] == ["POST /v1/chat/completions", "GET /v1/stream"]
