@@ -1,8 +1,8 @@
 """What a worker knows of a generation that it runs: its lease, and what is stored of the answer so far."""
 
 import uuid
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from slots import causes, statements
 from slots.grants import Grant
@@ -46,6 +46,10 @@ class Claim:
     replay_cause: str | None
     prompt_before: int | None  # model tokens of the prompt of the conversation's newest turn before
     others_wait: bool = True  # or may do so
+
+    def without_cache(self) -> Self:
+        """The same where it is not known any more what the slot shows."""
+        return replace(self, grant=replace(self.grant, kv_tokens=None, kv_task=None, preempted=None))
 
 
 def read(grant: Grant, generation: uuid.UUID) -> Claim:

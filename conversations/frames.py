@@ -104,8 +104,13 @@ def placed(place: Place) -> Frame:
     return queued(place.conversation, place.generation, place.place, place.reason, place.estimate)
 
 
-def prefill(conversation_id: UUID, generation_id: UUID, progress: dict[str, int], cause: str | None) -> Frame:
-    """How far the server has read, in model tokens; `cause` says why it reads history again."""
+def prefill(
+    conversation_id: UUID, generation_id: UUID, progress: dict[str, int], cause: str | None, window_start: UUID | None
+) -> Frame:
+    """How far the server has read, in model tokens; `cause` says why it reads history again.
+
+    `window_start`: the message to which the window was moved before; None: it stayed where it was.
+    """
     about = _about("generation.prefill", conversation_id, generation_id)
     return {
         **about,
@@ -113,6 +118,7 @@ def prefill(conversation_id: UUID, generation_id: UUID, progress: dict[str, int]
         "total": progress["total"],
         "cached": progress["cache"],
         "replay_cause": cause,
+        "window_start": str(window_start) if window_start else None,
     }
 
 
@@ -210,6 +216,7 @@ def _result(view: GenerationView) -> Frame:
         "error": view.error,
         "usage": view.usage,
         "timings": view.timings,
+        "window_start": str(view.window_start) if view.window_start else None,
     }
 
 

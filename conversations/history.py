@@ -5,14 +5,15 @@ A snapshot is read in one statement, so text and `seq` are of one moment: before
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from conversations import errors, placeholders, places
+from conversations import errors, placeholders, places, window
 from conversations.estimate import Estimate
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
+from conversations.window import Said
 from slots import statements
 
 # The newest generation of a message decides what is shown beside it.
@@ -25,7 +26,7 @@ WITH RECURSIVE path AS (
 SELECT path.id, path.parent_id, path.role, path.created_at,
        path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
        CASE WHEN path.parent_id IS NULL THEN first.ids ELSE beside.ids END, path.notes,
-       g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.params, g.finish_reason
+       path.window_start, g.id, g.status, coalesce(k.seq, g.seq), g.error, g.usage, g.timings, g.params, g.finish_reason
 FROM path
 LEFT JOIN LATERAL (
   SELECT array_agg(id ORDER BY id) AS ids FROM conversations_message WHERE parent_id = path.parent_id) beside ON true
@@ -42,12 +43,13 @@ ORDER BY path.depth DESC"""
 # No more than a model is sent: all of it is waited for. Only the answer that is being written has chunks.
 _PROMPT = """
 WITH RECURSIVE path AS (
-  SELECT id, parent_id, role, text, reasoning, 1 AS depth FROM conversations_message
+  SELECT id, parent_id, role, text, reasoning, window_start, window_context, 1 AS depth FROM conversations_message
   WHERE id = %(answer)s AND conversation_id = %(conversation)s
   UNION ALL
-  SELECT p.id, p.parent_id, p.role, p.text, p.reasoning, path.depth + 1
+  SELECT p.id, p.parent_id, p.role, p.text, p.reasoning, p.window_start, p.window_context, path.depth + 1
   FROM conversations_message p JOIN path ON p.id = path.parent_id)
-SELECT path.id = %(answer)s, path.role, path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, '')
+SELECT path.id = %(answer)s, path.role, path.text || coalesce(k.text, ''), path.reasoning || coalesce(k.reasoning, ''),
+       path.id, path.window_start, path.window_context
 FROM path
 LEFT JOIN LATERAL (
   SELECT string_agg(c.text, '' ORDER BY c.seq) FILTER (WHERE c.part = 0) AS text,
@@ -90,6 +92,7 @@ class GenerationView:
     timings: dict[str, Any] | None
     params: dict[str, Any] | None  # it is made with; None: from before that was kept
     finish_reason: str
+    window_start: uuid.UUID | None  # where the window was moved to before its message; None: it stayed where it was
 
     @property
     def live(self) -> bool:
@@ -149,7 +152,7 @@ def begun(question: Message, generation: Generation) -> tuple[MessageView, Messa
     first = GenerationView(
         id=generation.pk, conversation=generation.conversation_id, message=answer.pk, status=Generation.Status.QUEUED,
         seq=0, place=1, estimate=None, text="", reasoning="", error=None, usage=None, timings=None,
-        params=generation.params, finish_reason="",
+        params=generation.params, finish_reason="", window_start=None,
     )  # fmt: skip
     return _alone(question, None), _alone(answer, first)
 
@@ -188,16 +191,29 @@ def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
     return (_json(row[0]), placeholders.expanded(row[1], row[2])) if row else None
 
 
+def said(conversation: uuid.UUID, answer: uuid.UUID) -> list[Said]:
+    """The path to message `answer`, which is to be written, with what there is of it; empty where that is gone."""
+    return [Said(*row) for row in statements.rows(_PROMPT, {"conversation": conversation, "answer": answer})]
+
+
 def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") -> list[dict[str, str]]:
-    """What the model is sent to write message `answer`: system prompt as it is, the path above it, the answer so far.
+    """What the model is sent to write message `answer`, as far as is known before its tokens are counted.
+
+    That is the system prompt as it is, and the path to the answer from where the window begins on it.
+    """
+    messages = said(conversation, answer)
+    return sent(messages[window.begins(messages) :], system_prompt)
+
+
+def sent(messages: Sequence[Said], system_prompt: str) -> list[dict[str, str]]:
+    """`messages` as the model is sent them: after the system prompt, the answer so far among them.
 
     The same messages are sent in the same bytes with every turn, whatever came after them: what is in the cache is
     found again. So thoughts go back too, all of them always: which a model sees again is for its template to say. Those
     that write them, as for models that think between tools, find them in the cache; those that leave them out do so
     whether they are sent or not.
     """
-    messages = statements.rows(_PROMPT, {"conversation": conversation, "answer": answer})
-    turns = told(messages)
+    turns = told((one.is_answer, one.role, one.text, one.reasoning) for one in messages)
     if system_prompt:
         turns.insert(0, {"role": "system", "content": system_prompt})
     return turns
@@ -227,7 +243,7 @@ def answered(text: str, reasoning: str) -> dict[str, str]:
 
 
 def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
-    id_, parent, role, created_at, text, reasoning, versions, notes, generation_id = row[:9]
+    id_, parent, role, created_at, text, reasoning, versions, notes, _window, generation_id = row[:10]
     return MessageView(
         id=id_,
         parent=parent,
@@ -242,13 +258,13 @@ def _message(conversation: uuid.UUID, row: tuple[Any, ...]) -> MessageView:
 
 
 def _generation(conversation: uuid.UUID, row: tuple[Any, ...]) -> GenerationView:
-    message, _parent, _role, _at, text, reasoning, _versions, _notes, id_, status, seq, *result = row
+    message, _parent, _role, _at, text, reasoning, _versions, _notes, window_start, id_, status, seq, *result = row
     error, usage, timings, params, finish_reason = result
     place = _place(id_) if status == Generation.Status.QUEUED else None
     waits = places.board.look().get(id_) if place else None
     return GenerationView(
         id_, conversation, message, status, seq, place, waits.estimate if waits else None, text, reasoning,
-        _json(error), _json(usage), _json(timings), _json(params), finish_reason,
+        _json(error), _json(usage), _json(timings), _json(params), finish_reason, window_start,
     )  # fmt: skip
 
 
@@ -278,4 +294,5 @@ def _older(found: Generation, message: MessageView) -> GenerationView:
         timings=found.timings,
         params=found.params,
         finish_reason=found.finish_reason,
+        window_start=None,
     )

@@ -77,6 +77,10 @@ class Message(models.Model):
     # A finished answer as HTML (`conversations.rendered`), valid if its version is that of the renderer.
     html = models.JSONField(null=True, blank=True)
     html_version = models.PositiveSmallIntegerField(db_default=0)
+    # Of an answer before which the window moved: the message from which on the model sees the conversation since then,
+    # and the model tokens of the context that was chosen for (`conversations.window`).
+    window_start = models.UUIDField(null=True, blank=True)
+    window_context = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     # Of an imported one: what it had that has no field here, which may be long, and what people are told of that.
     imported = models.JSONField(null=True, blank=True)

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +153,13 @@ class LlamaServer:
         except (KeyError, TypeError) as error:
             raise ServerFailed("/tokenize did not answer with tokens: this is no llama-server.") from error
         return [(number, piece if isinstance(piece, str) else "") for number, piece in read]
+
+    def told(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What it answers to `asked`, of routes that answer with an object at once and touch no slot."""
+        body = self._json("POST", path, json=dict(asked))
+        if not isinstance(body, dict):
+            raise ServerFailed(f"{path} did not answer with an object: this is no llama-server.")
+        return body
 
     def template(self) -> tuple[str, str, str]:
         """The chat template, and what begins and ends a text; empty where `/props` does not say."""

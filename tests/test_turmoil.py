@@ -160,7 +160,7 @@ class Steps:
         claim = self.it.begin().claim
         self.it.layer.fate = fate
         progress = {"processed": 1, "total": 2, "cache": 0}
-        events.publish(claim.conversation, frames.prefill(claim.conversation, claim.generation, progress, None))
+        events.publish(claim.conversation, frames.prefill(claim.conversation, claim.generation, progress, None, None))
 
     def it_is_written(self, pieces: Pieces, fate: str, commit: str) -> None:
         run = self.it.begin()

@@ -189,6 +189,10 @@ class GenerationState(serializers.Serializer[Any]):
     error = Problem(allow_null=True)
     usage = Usage(allow_null=True)
     timings = Timings(allow_null=True, help_text="null until it has ended, as `usage`.")
+    window_start = serializers.UUIDField(
+        allow_null=True,
+        help_text="The message from which on the model sees the conversation since this answer; null: as before.",
+    )
 
 
 class GenerationOutput(GenerationState):

@@ -61,14 +61,17 @@ class Outline:
         prompt = tuple(zip(map(_digest, questions), before, strict=True))
         return type(self)(prompt, _digest(answer) if answer["content"] else None, _settings(asked, decided))
 
-    def cause(self, asked: Messages, cache: int, held: int, decided: Decided = NOTHING) -> str | None:
+    def cause(
+        self, asked: Messages, cache: int, held: int, decided: Decided = NOTHING, *, trimmed: bool = False
+    ) -> str | None:
         """Why no more than `cache` of the `held` tokens were found again for `asked`; None when that is as it must be.
 
-        `cache_lost`: the server has less than both prompts begin with; `settings`: another system prompt was set, or
-        something else that the template writes before them. `template`: the last answer is written otherwise in
-        history, from its beginning. `branch`: messages are read again that came after another message than the one in
-        the cache. None also where the model chose tokens that its tokenizer does not: answers are read again as text,
-        so the cache ends there (one of five of 150 tokens, SmolLM2 at temperature 0.8).
+        `trimmed`: the window was moved for it, so that it begins with another question. `cache_lost`: the
+        server has less than both prompts begin with; `settings`: another system prompt was set, or something
+        else that the template writes before them. `template`: the last answer is written otherwise in history,
+        from its beginning. `branch`: messages are read again that came after another message than the one in
+        the cache. None also where the model chose tokens that its tokenizer does not: answers are read again as
+        text, so the cache ends there (one of five of 150 tokens, SmolLM2 at temperature 0.8).
         """
         if not self.prompt:
             return None
@@ -79,6 +82,8 @@ class Outline:
         if cache < max((tokens or 0 for _, tokens in self.prompt[:known]), default=0) - OPENING:
             return "settings" if changed else "cache_lost"
         following = asked[known:]
+        if trimmed and not any(message["role"] != "system" for message in asked[:known]):
+            return "trimmed"
         if known == len(self.prompt) and following and _digest(following[0]) == self.answer:
             begins = self.prompt[-1][1]
             return "template" if begins and cache <= begins + OPENING and held - cache >= SMALL else None
@@ -95,6 +100,15 @@ class Outline:
         if self.settings not in (None, _settings(asked, decided)):
             return 0
         return max((tokens or 0 for _, tokens in self.prompt[: self._common(asked)]), default=0)
+
+    def counted(self, asked: Messages, held: int) -> tuple[int, int]:
+        """How many of the first messages of `asked` were counted, and how many tokens they have at most."""
+        known = self._common(asked)
+        following = asked[known : known + 1]
+        if held and known == len(self.prompt) > 0 and following and _digest(following[0]) == self.answer:
+            return known + 1, held
+        counted = [(at, tokens) for at, (_, tokens) in enumerate(self.prompt[:known], 1) if tokens]
+        return counted[-1] if counted else (0, 0)
 
     def _common(self, asked: Messages) -> int:
         pairs = zip(self.prompt, asked, strict=False)

@@ -19,6 +19,7 @@ from conversations.worker.figures import Figures
 from conversations.worker.handing_over import HandOver
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
+from conversations.worker.windowing import TooLong, Windowing
 from conversations.worker.words import Passage
 from conversations.worker.writer import Writer
 from slots import leases, servers
@@ -96,6 +97,7 @@ class Run:
         self._cache = Cache(self.claim, server)
         self._hand_over = HandOver(self._held, server, self._cache)
         self._passage = Passage(server, self._writer, self._writing)
+        self._windowing = Windowing(self.claim, server, self._passage.sent)
         client = servers.client_of(server)
         try:
             ending = self._read(client)
@@ -144,7 +146,15 @@ class Run:
             except StreamUnknown as lost:
                 self._clear_slot(client)
                 self._start_over(lost)
-        return self._post(client)
+        while True:
+            try:
+                return self._post(client)
+            except TooLong:
+                raise
+            except ContextExceeded as refused:
+                self._windowing.learn(refused)
+                self.claim = self.claim.without_cache()  # the slot may show what was refused
+                self._start_over(refused)
 
     def _clear_slot(self, client: LlamaServer) -> None:
         """What the former worker sent may still run, or only now arrive: it is stopped before anything else is sent."""
@@ -159,7 +169,7 @@ class Run:
             persist(self._held.confirm)
             client.stop(preempted)
 
-    def _start_over(self, lost: StreamUnknown) -> None:
+    def _start_over(self, lost: ServerError) -> None:
         try:
             self.claim = persist(lambda: turns.another_attempt(self.claim))
         except turns.AttemptsSpent:
@@ -176,9 +186,8 @@ class Run:
         except ServerError as error:
             raise ServerUnreachable(str(error)) from error  # nothing was sent: no attempt of this turn
         self._cause = self._cache.replay_cause
-        params, asked = persist(self._question)
-        decided = asking.decided(params, self._switches)
-        self._cache.asks(asked, decided)
+        params, asked, decided = self._question(client)
+        self._cache.asks(asked, decided, trimmed=self._windowing.start is not None)
         if not reuse:
             reuse = self._hand_over.bring_back(client, asked, decided, self._stopping)
             self._cause = self._cache.replay_cause
@@ -192,19 +201,21 @@ class Run:
             raise Stopped
         return client.post(body, self.claim.grant.stream_id)
 
-    def _question(self) -> tuple[dict[str, Any], list[dict[str, str]]]:
-        asked = history.asked(self.claim.generation)
+    def _question(self, client: LlamaServer) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Any]]:
+        """Parameters, messages, and what the template is told beside them."""
+        asked = persist(lambda: history.asked(self.claim.generation))
         if asked is None:
             raise Gone(f"generation={self.claim.generation}")
         params, system_prompt = asked
-        return params, history.prompt(self.claim.conversation, self.claim.message, system_prompt)
+        decided, before = asking.decided(params, self._switches), self._figures.tokens_before
+        return params, self._windowing.messages(client, system_prompt, params, decided, before), decided
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:
             self._cache.judge(event.progress)
             self._cause = self._cache.replay_cause
-            where, generation = self.claim.conversation, self.claim.generation
-            events.publish(where, frames.prefill(where, generation, event.progress, self._cause))
+            about = self.claim.conversation, self.claim.generation, event.progress, self._cause
+            events.publish(about[0], frames.prefill(*about, self._windowing.start))
         self._figures.take(event)
         if event.reasoning:
             self._put(Chunk.Part.REASONING, event.reasoning, event, stream_id)

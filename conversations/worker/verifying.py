@@ -39,6 +39,7 @@ class Cache:
         self._bound = None if self._grant.warm or self._grant.parks_in_ram else 0
         self._asked: Messages = ()
         self._decided: Decided = {}
+        self._trimmed = False
         self.began = claim.stream_bytes > 0  # the server is at it: the slot holds this request's tokens
         self._judged = False
         self._restored: int | None = None  # tokens, from a file
@@ -81,9 +82,12 @@ class Cache:
         self._ours, self._bound, self._restored, self._promised = True, tokens, tokens, promised
         self._outline, self.replay_cause = outline, None
 
-    def asks(self, messages: Messages, decided: Decided) -> None:
-        """What is about to be asked; `decided` is what the template is told beside it."""
-        self._asked, self._decided = messages, decided
+    def asks(self, messages: Messages, decided: Decided, *, trimmed: bool = False) -> None:
+        """What is about to be asked; `decided` is what the template is told beside it.
+
+        `trimmed`: the window was moved for it.
+        """
+        self._asked, self._decided, self._trimmed = messages, decided, trimmed
 
     def judge(self, progress: dict[str, int]) -> None:
         """By the first progress event, before anything that follows is stored. Raises IsolationBroken."""
@@ -95,10 +99,13 @@ class Cache:
         if bound is not None and cache > bound:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
         if self._ours and not self.replay_cause:
-            self.replay_cause = self._outline.cause(self._asked, cache, self._held or 0, self._decided)
+            about = self._asked, cache, self._held or 0, self._decided
+            self.replay_cause = self._outline.cause(*about, trimmed=self._trimmed)
             self._prove(cache)
         elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
             self.replay_cause = None
+        elif self._trimmed and not self.replay_cause:
+            self.replay_cause = "trimmed"
 
     def after(self, figures: Figures, answer: Message, prompt_tokens: int | None) -> tuple[Figures, Outline]:
         """What may be recorded of the quiet slot that shows `figures`; nothing where it cannot be this turn's."""

@@ -58,7 +58,9 @@ class Behaviour:
     restore says it worked, and the cache is empty (sliding-window models). `save_hangs`: it is never answered.
     `saves_fewer`: so many tokens are not in the file. `marker` False: /props from before media
     markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
-    before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through.
+    before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through. `counts`
+    False: from before it counted the tokens of a prompt. `n_ctx`: what a slot holds from now on, which is told only when
+    something is refused.
     """
 
     loading: bool = False
@@ -73,6 +75,8 @@ class Behaviour:
     role: str | None = None
     tells_cache: bool = True
     tokenizer: bool = True
+    counts: bool = True
+    n_ctx: int | None = None
 
     def change(self, **values: Any) -> None:
         known = {field.name for field in fields(self)}
@@ -134,6 +138,7 @@ class Backend:
             route is None
             or ("/v1/stream" in request.path and not self.behaviour.streams_route)
             or (request.path == "/tokenize" and not self.behaviour.tokenizer)
+            or (request.path.endswith("/input_tokens") and not self.behaviour.counts)
         ):
             connection.error(404, "File Not Found", "not_found_error")
             return
@@ -234,6 +239,7 @@ class Backend:
         connection.json({"input_tokens": count, "object": "response.input_tokens"})
 
     async def chat(self, request: Request, connection: Connection) -> None:
+        self.engine.n_ctx = self.behaviour.n_ctx or self.options.n_ctx
         if self.behaviour.embeddings:
             message = "This server does not support completions. Start it without `--embeddings`"
             connection.error(501, message, "not_supported_error")
