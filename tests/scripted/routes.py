@@ -59,7 +59,7 @@ class Behaviour:
     `saves_fewer`: so many tokens are not in the file. `marker` False: /props from before media
     markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
     before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through. `counts`
-    False: from before it counted the tokens of a prompt. `n_ctx`: what a slot holds from now on, which is told only when
+    False: from before it counted the tokens of a prompt. `n_ctx`: what a slot holds from now on, told only when
     something is refused.
     """
 
