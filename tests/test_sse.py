@@ -16,7 +16,7 @@ from conversations.models import Conversation, Generation
 from tests import factories, worker
 from tests.outages import no_valkey
 from tests.test_api_conversations import refused
-from tests.web import Person
+from tests.web import Person, session_of, sign_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -195,10 +195,36 @@ def test_a_long_silence_is_filled_with_comments(monkeypatch: pytest.MonkeyPatch)
     async def pieces() -> list[bytes]:
         return [await anext(stream) for _ in range(2)]
 
-    stream = sse.answer_from(waiting.owner_id, waiting, None)
+    stream = sse.answer_from(sse.Client(waiting.owner_id, ""), waiting, None)
     snapshot, comment = async_to_sync(pieces)()
     assert snapshot.startswith(b"event: generation.snapshot")
     assert comment == b": keep-alive\n\n"
+
+
+def test_the_end_of_a_session_ends_its_stream_and_no_other(alice: Person, where: Conversation) -> None:
+    other = Person(alice.web, alice.pk, session_of("alice"))
+    with asking(alice, where) as stream:
+        generation = stream.until("generation.snapshot")["id"]
+        with other.get(f"generations/{generation}/events/", stream=True) as response:
+            sign_out(alice.token)
+            assert stream.until("error")["code"] == "not_signed_in"
+            assert stream.next() is None
+            claim = worker.claimed()
+            worker.publish(claim, "Steam ")
+            still = Stream(response)
+            assert still.until("generation.delta")["text"] == "Steam "
+
+
+def test_a_session_whose_end_nobody_told_of_ends_its_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "CHECK", 0.0)
+    waiting = factories.sent().generation
+
+    async def pieces() -> list[bytes]:
+        return [piece async for piece in sse.answer_from(sse.Client(waiting.owner_id, "0" * 32), waiting, None)]
+
+    snapshot, problem = async_to_sync(pieces)()
+    assert snapshot.startswith(b"event: generation.snapshot")
+    assert b'"code":"not_signed_in"' in problem
 
 
 def test_what_is_refused_before_it_begins_is_plain_json(alice: Person, where: Conversation) -> None:

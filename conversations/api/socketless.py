@@ -23,7 +23,7 @@ from rest_framework.request import Request
 
 from conversations import access
 from conversations.api import pagination, sse
-from conversations.api.views import ABSENT, HTML, REFUSED, View
+from conversations.api.views import ABSENT, HTML, REFUSED, View, client
 from conversations.consumer import ChatConsumer
 from conversations.fields import Id
 from conversations.frames import Frame
@@ -53,9 +53,8 @@ class Events(View):
         if asked := request.query_params.get("conversation"):
             conversation = _id(asked)
             access.conversation(self.person, conversation)
-        key = str(request.auth or request.session.session_key or "")
         html = pagination.flag(request, "html")
-        return sse.response(stream(key, conversation, html=html))
+        return sse.response(stream(client(request).key, conversation, html=html))
 
 
 async def stream(key: str, conversation: UUID | None, *, html: bool) -> AsyncIterator[bytes]:

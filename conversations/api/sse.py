@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from django.db import connection
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import JSONRenderer
 
+from chatbackend.accounts import sessions
 from conversations import access, catching_up, errors, events, frames, history
 from conversations.actions import Sent
 from conversations.following import SILENCE, Fit, Following, Silent
@@ -26,6 +28,7 @@ from conversations.threads import in_thread
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = 15.0  # seconds; proxies drop what is silent for a minute
+CHECK = 15.0  # seconds between two looks at the session, as a websocket's pings make them
 MEDIA_TYPE = "text/event-stream"
 
 T = TypeVar("T")
@@ -38,21 +41,34 @@ class EventStreamRenderer(JSONRenderer):
     format = "sse"
 
 
-async def answer(person: int, sent: Sent) -> AsyncIterator[bytes]:
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks: `person`, signed in by the session `key`."""
+
+    person: int
+    key: str
+
+    def check(self) -> None:
+        """A session that ended elsewhere ends here. Raises NotSignedIn."""
+        if sessions.still(self.key, self.person) is None:
+            raise errors.NotSignedIn("This session has ended: sign in again.")
+
+
+async def answer(client: Client, sent: Sent) -> AsyncIterator[bytes]:
     """The stream of the answer to what was just sent."""
     yield _event(sent.announcement)
     async with events.Feed() as feed:
-        await feed.join(events.group_of_conversation(sent.generation.conversation))
-        stream = _Stream(person, sent.generation.id, feed)
+        stream = _Stream(client, sent.generation.id, feed)
+        await stream.join(sent.generation.conversation)
         async for piece in stream.pieces():
             yield piece
 
 
-async def answer_from(person: int, found: Generation, after: int | None) -> AsyncIterator[bytes]:
+async def answer_from(client: Client, found: Generation, after: int | None) -> AsyncIterator[bytes]:
     """What comes after its event `after`, which a client has; None: it has nothing."""
     async with events.Feed() as feed:
-        await feed.join(events.group_of_conversation(found.conversation_id))
-        stream = _Stream(person, found.pk, feed)
+        stream = _Stream(client, found.pk, feed)
+        await stream.join(found.conversation_id)
         async for piece in stream.pieces(found.conversation_id, after):
             yield piece
 
@@ -66,13 +82,18 @@ def response(stream: AsyncIterator[bytes]) -> StreamingHttpResponse:
 
 
 class _Stream:
-    def __init__(self, person: int, generation: UUID, feed: events.Feed) -> None:
-        self._person = person
+    def __init__(self, client: Client, generation: UUID, feed: events.Feed) -> None:
+        self._client, self._person = client, client.person
         self._generation = generation
         self._key = str(generation)
         self._feed = feed
         self._following = Following()
-        self._sent_at = time.monotonic()
+        self._sent_at = self._checked_at = time.monotonic()
+
+    async def join(self, conversation: UUID) -> None:
+        """Hear of it, and of the end of the session."""
+        await self._feed.join(events.group_of_conversation(conversation))
+        await self._feed.join(events.group_of_person(self._person))
 
     async def pieces(self, conversation: UUID | None = None, after: int | None = None) -> AsyncIterator[bytes]:
         """With both: only what comes after event `after`."""
@@ -97,6 +118,8 @@ class _Stream:
 
     async def _news(self) -> list[Frame]:
         heard, missed = self._feed.take()
+        if ended := await self._session(missed or any(frame["type"] == events.SESSION_CHECK for frame in heard)):
+            return ended
         if missed:
             return await self._snapshot()
         news: list[Frame] = []
@@ -105,6 +128,17 @@ class _Stream:
                 fit = self._following.judge(frame)
                 news += [frame] if fit is Fit.NEXT else await self._snapshot() if fit is Fit.HOLE else []
         return news or await self._asked()
+
+    async def _session(self, told: bool) -> list[Frame]:
+        """What ends the stream when its session has ended: looked at when `told` to, and else every CHECK seconds."""
+        if not told and time.monotonic() - self._checked_at < CHECK:
+            return []
+        self._checked_at = time.monotonic()
+        try:
+            await in_thread(self._client.check)()
+        except errors.ChatError as problem:
+            return self._trouble(problem)
+        return []
 
     async def _asked(self) -> list[Frame]:
         """After a silence: what Postgres has and we were not told."""

@@ -142,7 +142,7 @@ class Messages(View):
             self.person, id_, fields["client_id"], fields["text"], fields.get("parent"), "parent" not in fields,
             fields.get("branch", True),
         )  # fmt: skip
-        return _accepted(request, self.person, sent)
+        return _accepted(request, sent)
 
 
 class Edit(View):
@@ -174,7 +174,7 @@ class Edit(View):
         """
         access.message(self.person, id_)
         fields = checked(shapes.EditInput, request)
-        return _accepted(request, self.person, actions.edit(self.person, id_, fields["client_id"], fields["text"]))
+        return _accepted(request, actions.edit(self.person, id_, fields["client_id"], fields["text"]))
 
 
 class ShowVersion(View):
@@ -204,7 +204,7 @@ class Regenerate(View):
         """
         access.message(self.person, id_)
         fields = checked(shapes.RegenerateInput, request)
-        return _accepted(request, self.person, actions.regenerate(self.person, id_, fields["client_id"]))
+        return _accepted(request, actions.regenerate(self.person, id_, fields["client_id"]))
 
 
 class Search(View):
@@ -269,7 +269,7 @@ class GenerationEvents(View):
         after = int(last) if last.isascii() and last.isdecimal() and len(last) < MOST_DIGITS else None
         if after == found.seq and found.status not in Generation.LIVE:
             return HttpResponse(status=status.HTTP_204_NO_CONTENT)  # a browser would ask again and again
-        return sse.response(sse.answer_from(self.person, found, after))
+        return sse.response(sse.answer_from(client(request), found, after))
 
 
 class ContinueGeneration(View):
@@ -289,7 +289,7 @@ class ContinueGeneration(View):
         """
         access.generation(self.person, id_)
         fields = checked(shapes.ContinueInput, request)
-        return _accepted(request, self.person, actions.continue_answer(self.person, id_, fields["client_id"]))
+        return _accepted(request, actions.continue_answer(self.person, id_, fields["client_id"]))
 
 
 class Models(View):
@@ -307,8 +307,14 @@ def checked(shape: type[Strict], request: Request, **context: Any) -> dict[str, 
     return fields
 
 
-def _accepted(request: Request, person: int, sent: actions.Sent) -> HttpResponseBase:
+def client(request: Request) -> sse.Client:
+    """Who asks, by which session."""
+    assert isinstance(request.user, User)
+    return sse.Client(request.user.pk, str(request.auth or request.session.session_key or ""))
+
+
+def _accepted(request: Request, sent: actions.Sent) -> HttpResponseBase:
     if getattr(request, "accepted_media_type", "").startswith(sse.MEDIA_TYPE):
-        return sse.response(sse.answer(person, sent))
+        return sse.response(sse.answer(client(request), sent))
     body = {"message": frames.message(sent.message), "generation": frames.generation(sent.generation)}
     return Response(body, status=status.HTTP_202_ACCEPTED)
