@@ -49,12 +49,15 @@ class Answering:
         return claimed
 
     def run(self, claim: Claim) -> GenerationView:
-        """The answer when its thread has ended, in whichever way."""
-        run = Run(claim, self._watch, self._renewal, self._writer)
-        run.thread.start()
-        run.thread.join(30)
-        assert not run.thread.is_alive()
+        """The answer when its run has ended. Raises what ends it in the middle, as a process might end."""
+        Run(claim, self._watch, self._renewal, self._writer)._run()
         return look(claim)
+
+    def take_over(self, claim: Claim) -> GenerationView:
+        """The same for the next worker, when nobody has renewed the lease of `claim` in time."""
+        factories.expire(claim.grant.slot)
+        (taken,) = turns.take_overs(factories.OTHER_WORKER, [self.server.pk])
+        return self.run(taken)
 
     def ask(self, where: Conversation, words: str) -> GenerationView:
         view = self.run(self.claim(where, words))
