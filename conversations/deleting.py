@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from conversations import access, errors, turns
 from conversations.models import Conversation, Generation
-from slots import leases, past
+from slots import leases, parked, past
 
 UNDO = timedelta(seconds=30)
 TOO_LATE = f"There is nothing with this id to restore: that is possible for {UNDO.seconds} seconds."
@@ -53,6 +53,17 @@ def remove_due() -> int:
     while removed := remove(hidden.filter(deleted_at__lte=Now() - UNDO)[:AT_ONCE]):
         count += removed
     return count
+
+
+def forget_files() -> None:
+    """Files of conversations that were removed while a worker was about to write them: it knew nothing of that.
+
+    A conversation's id is of version 7; other holders are no conversations.
+    """
+    there = {holder for holder in parked.holders() if holder.version == 7}
+    known = set(Conversation.objects.filter(pk__in=there).values_list("pk", flat=True))
+    if gone := there - known:
+        parked.forget(list(gone))
 
 
 def remove(rows: QuerySet[Conversation], *, wait: bool = False) -> int:

@@ -80,7 +80,7 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
 
 
 def _in_cache(where: Conversation, asked: Sequence[dict[str, str]]) -> int:
-    """How many of the first turns of the prompt the slot would find again."""
+    """How many of the first turns of the prompt the slot would find again, or a file would bring back."""
     return Outline.read(residency.outline(where.pk)).holds(asked)
 
 

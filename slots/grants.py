@@ -24,6 +24,10 @@ class Former:
     kv_outline: Any
     used_at: datetime  # the slot, by its conversation
 
+    def shown_by(self, seen: tuple[int | None, int | None]) -> bool:
+        """Whether `/slots` shows it, by tokens and task; of a slot that never ran it shows nothing, restored or not."""
+        return _shown(seen, self.kv_tokens, self.kv_task)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -47,6 +51,10 @@ class Grant:
     preempted: uuid.UUID | None = None
     former: Former | None = None  # whose cache it holds, if it is another holder's and confirmed
 
+    def shown_by(self, seen: tuple[int | None, int | None]) -> bool:
+        """The same of this holder's own cache."""
+        return _shown(seen, self.kv_tokens, self.kv_task)
+
     def with_cache(
         self,
         kv_of: uuid.UUID | None,
@@ -62,3 +70,7 @@ class Grant:
         if kv_of is None or not kv_tokens:
             return self
         return replace(self, former=Former(kv_of, kv_tokens, kv_task, outline, used_at))
+
+
+def _shown(seen: tuple[int | None, int | None], tokens: int | None, task: int | None) -> bool:
+    return seen == (tokens, task) or (task is None and seen == (None, None))

@@ -88,6 +88,12 @@ WITH {_OWN.format(may_have="s.phase = 'idle'")}, {_OTHER.format(may_have="s.phas
 {_CLOSE.format(ended_by="why")}
 {_MOVE_TO_OTHER_WORK}"""
 
+ACQUIRE_FREE_OR_IDLE = f"""
+WITH {_OWN.format(may_have="s.phase = 'idle'")}, {_OTHER.format(may_have="s.phase IN ('free', 'idle')")},
+{_PICK.format(own_ended_by="'next_turn'")},
+{_CLOSE.format(ended_by="why")}
+{_MOVE_TO_OTHER_WORK}"""
+
 ACQUIRE_OWN = f"""
 WITH {_OWN.format(may_have="s.phase = 'idle'")}, pick AS (SELECT *, 'next_turn' AS why FROM own),
 {_CLOSE.format(ended_by="why")}
@@ -137,6 +143,17 @@ SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, 
     used_at = CASE WHEN %(used)s THEN statement_timestamp() ELSE s.used_at END,
     kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
     kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
+FROM pick WHERE s.id = pick.id RETURNING s.id"""
+
+# Nothing was sent under its stream id, so that nothing need be stopped.
+GIVE_BACK = f"""
+WITH pick AS (
+  SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
+  WHERE id = %(slot)s AND fence = %(fence)s AND phase = 'busy' FOR NO KEY UPDATE),
+{_CLOSE.format(ended_by="'work_done'")}
+UPDATE slots_slot s
+SET fence = nextval('slots_fence'), phase = 'free', holder = NULL, work = NULL, worker = NULL, expires_at = NULL,
+    stream_id = NULL, since = pick.cut, kv_of = NULL, kv_tokens = NULL, kv_task = NULL, kv_outline = NULL
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
 
 _THIS = """

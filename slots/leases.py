@@ -62,6 +62,20 @@ def acquire(
         row = statements.row(sql.ACQUIRE, about)
     if row is None:
         return None
+    return _granted(row, holder, asked_at)
+
+
+def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -> Grant | None:
+    """Lease a free slot of `server` to nobody, to write empty files from; `evicting`: an idle one if none is free."""
+    holder, asked_at = uuid.uuid4(), time.monotonic()
+    about = _about(holder, worker, [server]) | {
+        "model": "", "work": Slot.Work.WIPE.value, "stream_id": uuid.uuid4(), "idle_ttl": settings.LEASE_IDLE_TTL,
+    }  # fmt: skip
+    row = statements.row(sql.ACQUIRE_FREE_OR_IDLE if evicting else sql.ACQUIRE_OWN_OR_FREE, about)
+    return _granted(row, holder, asked_at) if row else None
+
+
+def _granted(row: tuple[Any, ...], holder: uuid.UUID, asked_at: float) -> Grant:
     slot, server, id_slot, fence, stream_id, preempted, in_ram, *held = row
     grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at)
     return replace(grant, parks_in_ram=in_ram, preempted=preempted).with_cache(*held)
@@ -166,6 +180,12 @@ def release(
         "idle_ttl": settings.LEASE_IDLE_TTL,
     }
     if statements.row(sql.RELEASE, about) is None:
+        raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
+
+
+def give_back(grant: Grant) -> None:
+    """End work under which no request was sent and that belonged to nobody: the slot is free. Raises LeaseLost."""
+    if statements.row(sql.GIVE_BACK, {"slot": grant.slot, "fence": grant.fence}) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
 
 

@@ -121,6 +121,7 @@ class Slot(models.Model):
         TITLE = "title"  # of its conversation, asked for behind what the cache holds
         PREWARM = "prewarm"  # its conversation is read ahead: somebody opened it, or types
         PARK = "park"  # its cache is saved to a file ahead
+        WIPE = "wipe"  # files that must not be kept are overwritten, on a slot that is nobody's
 
     server = models.ForeignKey(Server, on_delete=models.RESTRICT, related_name="slots")
     id_slot = models.PositiveSmallIntegerField()
@@ -234,7 +235,7 @@ class PastLease(models.Model):
     class EndedBy(models.TextChoices):
         NEXT_TURN = "next_turn"  # or other work of the same holder
         TURN_DONE = "turn_done"
-        WORK_DONE = "work_done"  # title, prewarm, park
+        WORK_DONE = "work_done"  # title, prewarm, park, wipe
         PREEMPTED = "preempted"  # such work, by a turn
         TAKEN_OVER = "taken_over"
         EXPIRED = "expired"

@@ -87,6 +87,35 @@ SET state = 'writing', holder = %(holder)s, fence = %(fence)s, reader = NULL, du
 FROM pick WHERE p.id = pick.id RETURNING p.id, p.name"""
 
 
+_UNPARKED = """
+SELECT s.server_id, s.holder, s.used_at
+FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.parking = 'effective'
+  AND s.condition = 'ready' AND s.phase = 'idle' AND s.kv_of = s.holder AND s.kv_tokens >= %(least)s
+  AND s.kv_outline IS NOT NULL AND s.since < statement_timestamp() - %(seconds)s * interval '1 s'
+  AND NOT EXISTS (SELECT FROM slots_slot b WHERE b.server_id = s.server_id AND b.phase = 'busy')
+  AND NOT EXISTS (SELECT FROM slots_park p
+                  WHERE p.server_id = s.server_id AND p.holder = s.holder
+                    AND (p.state = 'writing' OR p.state = 'ready' AND p.saved_at >= s.used_at))
+ORDER BY s.used_at, s.id"""
+
+_DUE = f"""
+SELECT p.server_id, date_part('epoch', statement_timestamp() - min(p.due_at))
+FROM slots_park p JOIN slots_server v ON v.id = p.server_id
+WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.parking IN ('effective', 'ineffective')
+  AND p.state = 'stale' AND {_LEFT_ALONE}
+GROUP BY p.server_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    """A cache that is in its slot alone, last used at `used_at`."""
+
+    server: int
+    holder: uuid.UUID
+    used_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file that may be read, or is to be written, under a lease: `tokens` and `outline` of what it holds."""
@@ -153,6 +182,26 @@ def find(grant: Grant, holders: Sequence[uuid.UUID]) -> list[File]:
 def forget(holders: Sequence[uuid.UUID]) -> None:
     """Nothing of these may be kept: their files count no more, and their overwriting is due."""
     _spoil(Q(holder__in=holders))
+
+
+def holders() -> set[uuid.UUID]:
+    """Whose caches lie in files, or are being written there."""
+    rows = Park.objects.filter(state__in=[State.READY, State.WRITING])
+    return {holder for holder in rows.values_list("holder", flat=True) if holder}
+
+
+def unparked(servers: Sequence[int], least: int, seconds: float) -> list[Unparked]:
+    """Who has a slot to themselves for `seconds`, at least `least` tokens in it, and no file as new as that.
+
+    Only on servers of which no slot is busy; who would lose the slot first comes first.
+    """
+    about = {"servers": list(servers), "least": least, "seconds": seconds, "most": settings.LLAMA_PARKED}
+    return [Unparked(*row) for row in statements.rows(_UNPARKED, about)]
+
+
+def due_on(servers: Sequence[int]) -> dict[int, float]:
+    """Where files are to be overwritten, and for how many seconds the first of them has been due."""
+    return dict(statements.rows(_DUE, {"servers": list(servers)}))
 
 
 def begin_wipe(grant: Grant) -> File | None:

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from slots import grades, leases, parked
-from slots.client import LlamaServer, ServerError, StreamBroken
+from slots.client import LlamaServer, ServerError, ServerFailed, StreamBroken
 from slots.grants import Former, Grant
 from slots.models import Server
 from slots.parked import File
@@ -119,6 +119,35 @@ def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_onc
     stored(lambda: leases.filled(held.grant, tokens, file.outline))
     logger.info("slot=%s restored tokens=%s ms=%.0f", held.grant.slot, tokens, ms)
     return Learned(restore_ms=ms)
+
+
+def wipe(client: LlamaServer, held: Held, stored: Stored = at_once) -> int:
+    """Overwrite every file that is due with nothing, from the slot of `held`, which is nobody's; how many that were.
+
+    What is left of them on the disk is not zeroed: llama-server writes a shorter file over them, no more. Raises
+    ServerError and LeaseLost; what is not confirmed stays due.
+    """
+    stored(held.confirm)
+    client.act(held.grant.id_slot, "erase", "")
+    count = 0
+    while file := stored(lambda: parked.begin_wipe(held.grant)):
+        _overwrite(client, held, file, stored)
+        count += 1
+    return count
+
+
+def _overwrite(client: LlamaServer, held: Held, file: File, stored: Stored) -> None:
+    confirmed = False
+    try:
+        stored(held.confirm)
+        tokens, _ = client.saved(held.grant.id_slot, file.name)
+        held.moved()
+        confirmed = not tokens and stored(lambda: parked.wiped(held.grant, file))
+    finally:
+        if not confirmed:
+            stored(lambda: parked.spoil(file))
+    if not confirmed:
+        raise ServerFailed(f"Slot {held.grant.id_slot} was not empty: {file.name} is still to be overwritten.")
 
 
 def learn(server: int, boot: str | None, told: Learned) -> None:

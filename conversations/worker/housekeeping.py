@@ -35,6 +35,7 @@ class Housekeeper(threading.Thread):
             try:
                 if count := deleting.remove_due():
                     logger.info("removed conversations=%s that were deleted", count)
+                deleting.forget_files()
                 if time.monotonic() >= due:
                     due = time.monotonic() + EVERY_SECONDS
                     tidy()

@@ -15,6 +15,7 @@ from conversations.worker.running import Run
 from conversations.worker.storage import persist
 from conversations.worker.writer import Writer
 from slots import leases, servers
+from slots.ahead import Ahead
 from slots.renewal import Renewal
 from slots.watch import Watch
 
@@ -34,6 +35,7 @@ class Worker:
         self._dispatcher = Dispatcher(self.name, self._watch, self._start)
         self._listener = Listener(self._hint)
         self._housekeeper = Housekeeper()
+        self._ahead = Ahead(self.name, self._watch, self._renewal)
         self._runs: list[Run] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -44,7 +46,7 @@ class Worker:
         except AWAY as error:
             logger.warning("worker=%s ended before it could begin: %s", self.name, error)
             return
-        for thread in (self._watch, self._renewal, self._writer, self._listener, self._housekeeper):
+        for thread in (self._watch, self._renewal, self._writer, self._listener, self._housekeeper, self._ahead):
             thread.start()
         logger.info("worker=%s takes generations", self.name)
         self._dispatcher.run()
@@ -70,6 +72,7 @@ class Worker:
         self._watch.stop()
         self._listener.stop()
         self._housekeeper.stop()
+        self._ahead.stop()
         with self._lock:
             for run in self._runs:
                 run.abandon()

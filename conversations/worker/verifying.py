@@ -17,7 +17,7 @@ from conversations.worker.outline import OPENING, Decided, Message, Messages, Ou
 from conversations.worker.storage import persist
 from slots import foreign, servers
 from slots.client import LlamaServer
-from slots.grants import Former, Grant
+from slots.grants import Former
 from slots.isolation import IsolationBroken
 from slots.models import Server
 
@@ -57,7 +57,7 @@ class Cache:
         """
         grant = self._grant
         self._before = servers.wait_until_quiet(client, grant.id_slot, total=self._server.total_slots)
-        self._ours = grant.warm and (_shows(self._before, grant) or grant.preempted is not None)
+        self._ours = grant.warm and (grant.shown_by(self._before) or grant.preempted is not None)
         if grant.warm and grant.kv_task is not None and not self._ours:
             task = self._before[1]
             logger.warning(
@@ -73,7 +73,7 @@ class Cache:
     def former(self) -> Former | None:
         """Whose cache the slot still holds, as it was recorded."""
         former = self._grant.former
-        return former if former and self._before and _shows(self._before, former) else None
+        return former if former and self._before and former.shown_by(self._before) else None
 
     def brought_back(self, tokens: int, outline: Outline, promised: int) -> None:
         """So many tokens of its own were restored into the slot; `promised` are to be found again at least."""
@@ -137,9 +137,3 @@ class Cache:
         if self._restored is not None:
             return self._restored
         return self._grant.kv_tokens if self._grant.preempted is None or self._before is None else self._before[0]
-
-
-def _shows(seen: Figures, recorded: Grant | Former) -> bool:
-    """Whether `/slots` shows what was recorded. Of a slot that never ran it shows nothing, were it restored or not."""
-    never_ran = recorded.kv_task is None and seen == (None, None)
-    return never_ran or seen == (recorded.kv_tokens, recorded.kv_task)

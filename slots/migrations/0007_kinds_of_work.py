@@ -37,7 +37,13 @@ class Migration(migrations.Migration):
             name="work",
             field=models.TextField(
                 blank=True,
-                choices=[("turn", "Turn"), ("title", "Title"), ("prewarm", "Prewarm"), ("park", "Park")],
+                choices=[
+                    ("turn", "Turn"),
+                    ("title", "Title"),
+                    ("prewarm", "Prewarm"),
+                    ("park", "Park"),
+                    ("wipe", "Wipe"),
+                ],
                 null=True,
             ),
         ),
@@ -46,7 +52,13 @@ class Migration(migrations.Migration):
             name="work",
             field=models.TextField(
                 blank=True,
-                choices=[("turn", "Turn"), ("title", "Title"), ("prewarm", "Prewarm"), ("park", "Park")],
+                choices=[
+                    ("turn", "Turn"),
+                    ("title", "Title"),
+                    ("prewarm", "Prewarm"),
+                    ("park", "Park"),
+                    ("wipe", "Wipe"),
+                ],
                 null=True,
             ),
         ),

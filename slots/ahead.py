@@ -1,0 +1,142 @@
+"""What every worker does for files while a server is quiet: it parks ahead, and overwrites what must not be kept.
+
+A cache that lies in a file already is evicted without a word, and found again by the next llama-server process. So a
+moment after its turn an idle lease is taken for a moment (work `park`), one at a time on a server where nothing else
+runs; its holder's next turn takes the slot back whatever happens. Files that are due are overwritten from a free slot
+(work `wipe`), or after a while from the idle one that is cheapest to lose.
+"""
+
+import logging
+import threading
+from datetime import datetime
+from uuid import UUID
+
+from django.conf import settings
+from django.db import Error, connection, transaction
+
+from slots import leases, parked, parking, servers
+from slots.client import ServerError
+from slots.grants import Former, Grant, LeaseLost
+from slots.models import Slot
+from slots.parked import Unparked
+from slots.renewal import Held, Renewal
+from slots.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+AFTER_SECONDS = 2.0  # a turn; who answers at once does not meet us
+PATIENCE_SECONDS = 600.0  # that files wait for a free slot
+
+# One worker at a time looks for something to park on a server: the next one finds it busy.
+_ALONE = "SELECT pg_try_advisory_xact_lock(hashtextextended('chatbackend park', %s))"
+
+
+class Ahead(threading.Thread):
+    """Looks once a second, on every server that its worker reaches."""
+
+    def __init__(self, worker: UUID, watch: Watch, renewal: Renewal) -> None:
+        super().__init__(name="ahead", daemon=True)
+        self._worker, self._watch, self._renewal = worker, watch, renewal
+        self._tried: dict[UUID, datetime] = {}  # in vain, or not for this one: when its slot had been used last
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.wait(EVERY_SECONDS):
+            try:
+                self.round()
+            except Error as error:
+                logger.warning("nothing is parked ahead: %s", error)
+            finally:
+                connection.close()
+
+    def round(self) -> None:
+        """Do once what is due."""
+        reachable = self._watch.reachable
+        if not reachable:
+            return
+        if count := parked.abandoned():
+            logger.info("parked files=%s were not finished by those who wrote them", count)
+        for server, seconds in parked.due_on(reachable).items():
+            self._wipe(server, evicting=seconds > PATIENCE_SECONDS)
+        if settings.LLAMA_PARKED:
+            for server in reachable:
+                self._park_on(server)
+
+    def _park_on(self, server: int) -> None:
+        found = self._lease(server)
+        if found is None:
+            return
+        grant, one = found
+        held = self._hold(grant)
+        try:
+            self._park(held, one)
+            leases.release(grant, grant.kv_tokens, grant.kv_task, grant.kv_outline, used=False)
+        except LeaseLost:
+            logger.info("slot=%s is wanted: not parked ahead", grant.slot)
+        finally:
+            self._renewal.let_go(held)
+
+    def _lease(self, server: int) -> tuple[Grant, Unparked] | None:
+        """A slot of `server` to park ahead, whose holder nothing else is done for."""
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_ALONE, [server])
+            if cursor.fetchone() != (True,):
+                return None
+            found = parked.unparked([server], parking.WORTH, AFTER_SECONDS)
+            self._tried = {holder: at for holder, at in self._tried.items() if holder in {one.holder for one in found}}
+            one = next((one for one in found if self._tried.get(one.holder) != one.used_at), None)
+            grant = leases.acquire(one.holder, self._worker, [server], work=Slot.Work.PARK) if one else None
+        if one is None or grant is None:
+            return None
+        self._tried[one.holder] = one.used_at
+        return grant, one
+
+    def _park(self, held: Held, one: Unparked) -> None:
+        grant, server = held.grant, servers.get(one.server)
+        connection.close()
+        client = servers.client_of(server)
+        try:
+            before = servers.wait_until_quiet(client, grant.id_slot, total=server.total_slots)
+        except ServerError as error:
+            logger.warning("slot=%s is not known to be quiet: %s", grant.slot, error)
+            return
+        former = Former(grant.holder, grant.kv_tokens or 0, grant.kv_task, grant.kv_outline, one.used_at)
+        if former.shown_by(before) and (learned := parking.park(client, held, former, ahead=True)):
+            parking.learn(server.pk, server.boot, learned)
+
+    def _wipe(self, server: int, *, evicting: bool) -> None:
+        grant = leases.acquire_to_wipe(self._worker, server, evicting=evicting)
+        if grant is None:
+            return
+        held, row = self._hold(grant), servers.get(server)
+        connection.close()
+        client = servers.client_of(row)
+        try:
+            before = servers.wait_until_quiet(client, grant.id_slot, total=row.total_slots)
+            if grant.former and grant.former.shown_by(before) and parking.works(row):
+                parking.park(client, held, grant.former)
+            count = parking.wipe(client, held)
+            logger.info("server=%s overwrote parked files=%s", row.url, count)
+        except ServerError as error:
+            logger.warning("server=%s: parked files are still to be overwritten: %s", row.url, error)
+        except LeaseLost:
+            logger.info("slot=%s is wanted: parked files are overwritten later", grant.slot)
+        finally:
+            self._renewal.let_go(held)
+            _give_back(grant)
+
+    def _hold(self, grant: Grant) -> Held:
+        held = Held(grant, lambda: None)
+        self._renewal.hold(held)
+        return held
+
+
+def _give_back(grant: Grant) -> None:
+    try:
+        leases.give_back(grant)
+    except LeaseLost:
+        logger.info("slot=%s was taken by a turn", grant.slot)
