@@ -11,6 +11,7 @@ from conversations import (
     deleting,
     errors,
     events,
+    fitting,
     frames,
     history,
     parameters,
@@ -43,7 +44,8 @@ class Sent:
 def send(
     person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool, branch: bool = True
 ) -> Sent:
-    """Store the message, queue its answer and announce both. Raises what `sending.send` raises."""
+    """Store the message, queue its answer and announce both. Raises ContextExceeded, and what `sending.send` raises."""
+    fitting.check_message(person, conversation, client_id, text)
     return _sent(person, client_id, sending.send(person, conversation, client_id, text, parent, to_leaf, branch))
 
 
@@ -72,15 +74,20 @@ def show_version(person: int, message: UUID) -> Conversation:
 
 
 def regenerate(person: int, message: UUID, client_id: UUID) -> Sent:
-    """Queue another answer beside `message` and announce it. Raises what `sending.regenerate` raises."""
+    """Queue another answer beside `message` and announce it.
+
+    Raises ContextExceeded, and what `sending.regenerate` raises.
+    """
+    fitting.check_again(person, branches.question_of(person, message), client_id)
     return _sent(person, client_id, sending.regenerate(person, message, client_id))
 
 
 def continue_answer(person: int, generation: UUID, client_id: UUID) -> Sent:
     """Queue more of the answer that `generation` left unfinished and announce it.
 
-    Raises what `sending.continue_answer` raises.
+    Raises ContextExceeded, and what `sending.continue_answer` raises.
     """
+    fitting.check_more(person, generation, client_id)
     return _sent(person, client_id, sending.continue_answer(person, generation, client_id))
 
 

@@ -73,6 +73,13 @@ class TextTooLong(ChatError):
     status = 413
 
 
+class ContextExceeded(ChatError):
+    """`prompt_tokens` of the question alone with its system prompt, and `n_ctx`, what the model can read."""
+
+    code = "context_exceeded"
+    status = 413
+
+
 class ParentUnknown(ChatError):
     code = "parent_unknown"
     detail = "parent must be the id of an answer in this conversation, or null for a first message."

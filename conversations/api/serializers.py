@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from conversations import parameters
+from conversations import fitting, parameters
 from conversations.fields import Flag, Id, Params, Strict, Text
 from conversations.models import Generation, Message
 from conversations.text import LONGEST_MESSAGE
@@ -43,6 +43,9 @@ class Settings(Strict):
             offered = parameters.thinking_of(servers.switches(model))
             if sentence := parameters.why_not_thinking(thinking, model, offered):
                 raise serializers.ValidationError({"params": {name: [sentence]}})
+        prompt = fields.get("system_prompt", before.system_prompt if before and "model" in fields else "")
+        if sentence := fitting.why_not_system_prompt(prompt, model):
+            raise serializers.ValidationError({"system_prompt": [sentence]})
         return fields
 
 
@@ -287,6 +290,13 @@ class ProblemOutput(Problem):
 
 class TryLaterOutput(Problem):
     retry_after = serializers.IntegerField(help_text="Seconds, as in the Retry-After header.")
+
+
+class TooLongOutput(Problem):
+    """`text_too_long`; or `context_exceeded`: more model tokens than the model can read, whatever was said before."""
+
+    prompt_tokens = serializers.IntegerField(required=False, help_text="Of the question with its system prompt.")
+    n_ctx = serializers.IntegerField(required=False, help_text="That the model can read, its answer included.")
 
 
 class TurnInProgressOutput(Problem):

@@ -38,9 +38,15 @@ REFUSED: dict[int, Any] = {
 }
 MOST_DIGITS = 10  # of a `seq`
 ABSENT = {404: shapes.ProblemOutput}
-# Of what begins a turn; with words in it they may be too many.
-ASKED = {**ACCEPTED, 409: shapes.TurnInProgressOutput, 429: shapes.TryLaterOutput, **REFUSED, **ABSENT}
-SAID = {**ASKED, 413: shapes.ProblemOutput}
+# Of what begins a turn.
+ASKED = {
+    **ACCEPTED,
+    409: shapes.TurnInProgressOutput,
+    413: shapes.TooLongOutput,
+    429: shapes.TryLaterOutput,
+    **REFUSED,
+    **ABSENT,
+}
 
 
 class View(APIView):
@@ -132,7 +138,7 @@ class Messages(View):
     @extend_schema(
         operation_id="messages_send",
         request=shapes.SendInput,
-        responses=SAID,
+        responses=ASKED,
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Send a message; its answer is queued. With `Accept: text/event-stream` the answer is streamed."""
@@ -164,7 +170,7 @@ class Edit(View):
     @extend_schema(
         operation_id="messages_edit",
         request=shapes.EditInput,
-        responses=SAID,
+        responses=ASKED,
     )
     def post(self, request: Request, id_: UUID) -> HttpResponseBase:
         """Say something else in place of one's message; its answer is queued.
