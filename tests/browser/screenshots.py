@@ -17,6 +17,7 @@ from slots.models import Server, Slot
 from tests import factories
 from tests.browser.chat import Chat, soon
 from tests.browser.site import Site
+from tests.browser.test_context import turns
 from tests.fake_llama import Script
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("host", ["127.0.0.1"])]
@@ -223,6 +224,18 @@ def test_offline(site: Site) -> None:
     expect(alice.page.get_by_text("Reconnecting…")).to_be_visible()
     picture(alice.page, "offline")
     site.web.process.resume()
+
+
+def test_a_long_conversation(site: Site) -> None:
+    site.of_slots(2, n_ctx=512).worker()
+    alice = site.person(path=f"/c/{turns(4).pk}/")
+    alice.say("And a longer one: " + "what else is there? " * 30)
+    alice.is_answered()
+    alice.messages.get_by_role("note").scroll_into_view_if_needed()
+    picture(alice.page, "memory")
+    alice.say("Read this, please. " * 300)
+    expect(alice.page.get_by_text("of 512 tokens")).to_be_visible()
+    picture(alice.page, "memory-refused")
 
 
 def test_admin(site: Site) -> None:

@@ -27,6 +27,12 @@ export class Conversation {
     return this.messages.at(-1);
   }
 
+  /** The message from which on the model sees the conversation, if that is shown and not the first one. */
+  get windowStart() {
+    const moved = this.messages.findLast(({ generation }) => generation?.window_start);
+    return this.messages.find(({ id, parent }) => parent && id === moved?.generation.window_start);
+  }
+
   /** Model tokens of the shown path, as far as the last answer that has ended tells. */
   get tokens() {
     const { usage } = this.messages.findLast(({ generation }) => generation?.usage?.prompt_tokens)?.generation ?? {};
@@ -46,7 +52,12 @@ export class Conversation {
       const { place, reason, estimate } = frame;
       Object.assign(message.generation, { status: "queued", place, reason, estimate, prefill: null });
     } else if (frame.type === "generation.prefill") {
+      const moved = frame.window_start && frame.window_start !== message.generation.window_start;
       Object.assign(message.generation, { status: "running", prefill: frame });
+      if (moved) {
+        message.generation.window_start = frame.window_start;
+        return ALL;
+      }
     } else {
       return NOTHING;
     }
@@ -99,12 +110,13 @@ export class Conversation {
   }
 
   /** An end is an event like a piece: with one missing before it, its text is not whole. */
-  #end(message, { status, seq, finish_reason, error, usage, timings }) {
+  #end(message, { status, seq, finish_reason, error, usage, timings, window_start }) {
     const generation = message.generation;
     if (seq < generation.seq) return NOTHING;
     if (seq > generation.seq + 1) return ASK;
-    Object.assign(generation, { status, seq, finish_reason, error, usage, timings, prefill: null });
-    return { messages: [message] };
+    const moved = window_start !== generation.window_start;
+    Object.assign(generation, { status, seq, finish_reason, error, usage, timings, window_start, prefill: null });
+    return moved ? ALL : { messages: [message] };
   }
 
   #html({ message: id, keep, blocks }) {

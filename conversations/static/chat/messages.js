@@ -8,6 +8,7 @@ import { button, make, say } from "./elements.js";
 import { facts, failure, figures, note, progress, thoughts as overThoughts } from "./wording.js";
 
 const MARKED = 2500; // ms for which a message that was found stands out
+const FORGOTTEN = "The model no longer sees what is above this line: all of it is more than it can read at once.";
 const NEAR = 60; // pixels from the end that still count as being there
 
 export class Messages {
@@ -21,6 +22,7 @@ export class Messages {
     this.on = on;
     this.articles = new Map(); // by message id
     this.earlier = button("Show earlier messages", () => on.earlier(), "quiet.earlier");
+    this.memory = make("p.memory", { role: "note" }, FORGOTTEN); // where that of the model begins
     this.outgoing = new Map(); // by client_id
     this.edits = new Map(); // those of messages that are shown, by message id
     this.toEnd = document.querySelector("#to-end");
@@ -43,6 +45,8 @@ export class Messages {
     this.#keepingPlace(() => {
       const shown = new Set(conversation.messages.map((message) => message.id));
       const wanted = conversation.messages.map((message) => this.#article(message));
+      const start = wanted.indexOf(this.articles.get(conversation.windowStart?.id));
+      if (start >= 0) wanted.splice(start, 0, this.memory);
       if (conversation.earlier) wanted.unshift(this.earlier);
       this.edits = new Map(outgoing.filter((one) => shown.has(one.edits)).map((one) => [one.edits, one]));
       const waiting = outgoing.filter((one) => !this.edits.has(one.edits)).map((message) => this.#outgoing(message));

@@ -14,6 +14,7 @@ const CAUSES = {
 };
 
 const SLOW = 3; // seconds
+const MAX_TOKENS = 512; // of an answer whose conversation sets no other limit
 const MANY = 500; // tokens, where it is not known how long they take
 
 const number = new Intl.NumberFormat("en-US");
@@ -38,12 +39,14 @@ function range({ low, high }) {
 }
 
 /** What is worth knowing of an answer that has ended; empty when nothing is. */
-export function note({ status, finish_reason, timings, usage }) {
+export function note({ status, finish_reason, timings, usage, params }) {
   const said = [];
   if (status === "cancelled") said.push("Stopped.");
   if (finish_reason === "length") {
     const tokens = usage?.completion_tokens;
-    said.push(tokens ? `Ended at the limit of ${number.format(tokens)} tokens.` : "Ended at the limit of tokens.");
+    const full = params && tokens < (params.max_tokens ?? MAX_TOKENS);
+    if (full) said.push(`Ended after ${number.format(tokens)} tokens: the model can read no more.`);
+    else said.push(tokens ? `Ended at the limit of ${number.format(tokens)} tokens.` : "Ended at the limit of tokens.");
   }
   const cause = CAUSES[timings?.replay_cause];
   if (cause) said.push(`The conversation was read again first (${number.format(timings.prompt_n ?? 0)} tokens): ${cause}.`);
