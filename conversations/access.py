@@ -42,11 +42,19 @@ def preset(person: int, id_: UUID) -> Preset:
 
 
 def own_preset(person: int, id_: UUID) -> Preset:
-    """Raises NotFound; ReadOnly for one that is another's and for everybody."""
+    """Raises NotFound; ReadOnly for one that is for everybody and another's, or whose owner may offer none any more."""
     found = preset(person, id_)
     if found.owner_id != person:
         raise errors.ReadOnly
+    if not may_change(found, person):
+        raise errors.ReadOnly("This preset is for everybody, and you may no longer offer any: save one of your own.")
     return found
+
+
+def may_change(found: Preset, person: int) -> bool:
+    """What everybody begins with is only changed by an owner who may offer presets."""
+    offers = not found.for_everybody or (found.owner.is_staff and found.owner.has_perm("conversations.change_preset"))
+    return found.owner_id == person and offers
 
 
 def _one(rows: QuerySet[Row], id_: UUID) -> Row:

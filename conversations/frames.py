@@ -32,7 +32,8 @@ def conversation(row: Conversation) -> Frame:
     }
 
 
-def preset(row: Preset, person: int) -> Frame:
+def preset(row: Preset, mine: bool) -> Frame:
+    """`mine`: whoever is told may change it."""
     return {
         "id": str(row.pk),
         "name": row.name,
@@ -40,7 +41,7 @@ def preset(row: Preset, person: int) -> Frame:
         "system_prompt": row.system_prompt,
         "params": row.params,
         "for_everybody": row.for_everybody,
-        "mine": row.owner_id == person,
+        "mine": mine,
         "warnings": placeholders.warnings(row.system_prompt),
         "created_at": _time(row.created_at),
         "updated_at": _time(row.updated_at),

@@ -104,6 +104,9 @@ def test_one_for_everybody_is_used_by_all_and_changed_by_its_owner_alone(api: Ap
     assert bob.get(f"presets/{house}/").status_code == 404
     Preset.objects.filter(pk=house).update(for_everybody=True)
     assert [(one["name"], one["mine"]) for one in bob.get("presets/").json()] == [("Zebra", True), ("House", False)]
+    assert api.patch(f"presets/{house}/", {"name": "No more"}).json()["code"] == "read_only", "not an administrator"
+    assert not api.get(f"presets/{house}/").json()["mine"]
+    User.objects.filter(pk=api.user.pk).update(is_staff=True, is_superuser=True)
     begun = bob.post("conversations/", {"preset": house}).json()
     assert begun["system_prompt"] == PIRATE["system_prompt"]
     for refused in (bob.patch(f"presets/{house}/", {"name": "Bob's"}), bob.delete(f"presets/{house}/")):

@@ -10,13 +10,19 @@ from rest_framework.response import Response
 from conversations import access, frames, presets
 from conversations.api import serializers as shapes
 from conversations.api.views import ABSENT, REFUSED, View, checked
+from conversations.models import Preset
 
 
-class Presets(View):
+class PresetView(View):
+    def shown(self, row: Preset) -> frames.Frame:
+        return frames.preset(row, access.may_change(row, self.person))
+
+
+class Presets(PresetView):
     @extend_schema(operation_id="presets_list", responses={200: shapes.PresetOutput(many=True), **REFUSED})
     def get(self, request: Request) -> Response:
         """One's own by name, then those for everybody."""
-        return Response([frames.preset(row, self.person) for row in presets.listed(self.person)])
+        return Response([self.shown(row) for row in presets.listed(self.person)])
 
     @extend_schema(
         operation_id="presets_create",
@@ -26,13 +32,13 @@ class Presets(View):
     def post(self, request: Request) -> Response:
         """Save what conversations can begin with: `POST conversations/ {"preset": id}`."""
         made = presets.create(self.person, checked(shapes.PresetInput, request))
-        return Response(frames.preset(made, self.person), status=status.HTTP_201_CREATED)
+        return Response(self.shown(made), status=status.HTTP_201_CREATED)
 
 
-class OnePreset(View):
+class OnePreset(PresetView):
     @extend_schema(operation_id="presets_retrieve", responses={200: shapes.PresetOutput, **REFUSED, **ABSENT})
     def get(self, request: Request, id_: UUID) -> Response:
-        return Response(frames.preset(access.preset(self.person, id_), self.person))
+        return Response(self.shown(access.preset(self.person, id_)))
 
     @extend_schema(
         operation_id="presets_update",
@@ -43,7 +49,7 @@ class OnePreset(View):
         """Change the fields that are sent, and of `params` those in it; no conversation changes by that."""
         before = access.own_preset(self.person, id_)
         changed = presets.change(self.person, id_, checked(shapes.PresetChange, request, before=before))
-        return Response(frames.preset(changed, self.person))
+        return Response(self.shown(changed))
 
     @extend_schema(operation_id="presets_destroy", responses={204: None, **REFUSED, **ABSENT})
     def delete(self, request: Request, id_: UUID) -> Response:
