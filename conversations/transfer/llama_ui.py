@@ -13,7 +13,7 @@ from typing import Any
 from conversations.api.serializers import LONGEST_TITLE
 from conversations.models import Generation
 from conversations.transfer.drafts import Draft, DraftMessage, Run, by_key
-from conversations.transfer.records import Record, clean, is_count, refused
+from conversations.transfer.records import LONGEST_WORD, Record, clean, is_count, refused
 
 FROM = "llama.cpp"
 ROLES = {"user": "user", "assistant": "assistant", "system": "user", "tool": "user"}  # what each is here
@@ -119,8 +119,8 @@ def _reasoning(record: Record) -> str:
 
 def _run(record: Record, at: datetime) -> Run | None:
     model, timings = record.take("model", ""), record.take("timings", None)
-    if not isinstance(model, str):
-        raise record.problem("model", model, "a string")
+    if not isinstance(model, str) or len(model) > LONGEST_WORD:
+        raise record.problem("model", model, f"a string of at most {LONGEST_WORD:,} characters")
     if not model and not timings:
         return None
     if timings is not None and not isinstance(timings, dict):

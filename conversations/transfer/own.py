@@ -7,7 +7,7 @@ from conversations import parameters
 from conversations.api.serializers import LONGEST_NAME, LONGEST_SYSTEM_PROMPT, LONGEST_TITLE
 from conversations.models import Generation, Message
 from conversations.transfer.drafts import Draft, DraftMessage, PresetDraft, Run, by_key
-from conversations.transfer.records import Record, is_count, refused
+from conversations.transfer.records import LONGEST_WORD, Record, is_count, refused
 
 _ENDED = {status.value: status.value for status in Generation.Status} | {
     live.value: Generation.Status.INTERRUPTED.value for live in Generation.LIVE
@@ -29,7 +29,7 @@ def draft(value: Any, place: str) -> Draft:
         raise record.problem("leaf", leaf, "the id of a message of this conversation, or null")
     made = Draft(
         place, title, record.time("created_at"), record.time("updated_at"), leaf, messages,
-        model=record.string("model"), system_prompt=_system_prompt(record), params=_params(record) or {},
+        model=_model(record), system_prompt=_system_prompt(record), params=_params(record) or {},
         pinned=record.flag("pinned"), archived=record.flag("archived"), imported=_imported(record),
         source=_uuid(id_),
     )  # fmt: skip
@@ -43,9 +43,13 @@ def preset(value: Any, place: str) -> PresetDraft:
     name = record.string("name").strip()
     if not 1 <= len(name) <= LONGEST_NAME:
         raise record.problem("name", name, f"a name of 1 to {LONGEST_NAME} characters")
-    made = PresetDraft(name, record.string("model"), _system_prompt(record), _params(record) or {})
+    made = PresetDraft(name, _model(record), _system_prompt(record), _params(record) or {})
     record.done()
     return made
+
+
+def _model(record: Record) -> str:
+    return record.string("model", longest=LONGEST_WORD)
 
 
 def _system_prompt(record: Record) -> str:
@@ -74,8 +78,9 @@ def _run(value: Any, place: str) -> Run:
     record = Record(value, place)
     queued_at, finished_at = record.time("queued_at"), record.time_or_null("finished_at")
     made = Run(
-        record.choice("kind", Generation.Kind.values), record.string("model"), _ENDED[record.choice("status", _ENDED)],
-        queued_at, record.time_or_null("started_at"), finished_at or queued_at, record.string("finish_reason"),
+        record.choice("kind", Generation.Kind.values), _model(record),
+        _ENDED[record.choice("status", _ENDED)], queued_at, record.time_or_null("started_at"),
+        finished_at or queued_at, record.string("finish_reason", longest=LONGEST_WORD),
         params=_params(record), error=_error(record), usage=_usage(record), timings=_timings(record),
     )  # fmt: skip
     record.done()

@@ -8,6 +8,7 @@ from conversations import errors, text
 from conversations.json_text import kind
 
 LONGEST = 1_000_000  # code points of one text: five times what can be sent in one message
+LONGEST_WORD = 1000  # of a name: a model, which may be a path, or why an answer ended
 DEEPEST = 50  # values in values
 LARGEST = 2**53  # of numbers, as far as JavaScript counts
 MOST_COUNTED = 10**9  # model tokens
