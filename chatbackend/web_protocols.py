@@ -7,7 +7,12 @@ from typing import Any
 
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from django.conf import settings
+from django.db import connection
 from twisted.internet import reactor as _reactor
+from twisted.internet import threads
+
+from chatbackend.accounts import sessions
 
 logger = logging.getLogger("chatbackend.web")
 reactor: Any = _reactor  # its type is found out when daphne installs it
@@ -15,6 +20,8 @@ reactor: Any = _reactor  # its type is found out when daphne installs it
 LONGEST_BODY = 1024 * 1024  # bytes
 LONGER = {b"/api/v1/import/": 32 * LONGEST_BODY}  # files of conversations: on disk until they are complete
 MOST_LONGER = 2  # such bodies that come in at once: each is held in memory once, on its way to the application
+LONGER_SECONDS = 300.0  # for all of such a body: 32 MiB at 1 Mbit/s take 268
+RETRY_SECONDS = 5
 SWALLOWED = 16 * LONGEST_BODY  # beyond that is read and thrown away, so that the client reads why; then it is cut
 LONGEST_MESSAGE = 4 * 1024 * 1024  # the application refuses above 1 MiB in a sentence; beyond this the socket closes
 UNREAD, READ_AGAIN = 32, 8  # messages of one socket the application has not got to: stop reading, go on
@@ -27,6 +34,7 @@ class Request(WebRequest):  # type: ignore[misc]
     received = 0
     longest = LONGEST_BODY
     refusal: tuple[int, str, str] | None = None  # status, code and sentence
+    _came = False  # all of it
 
     def gotLength(self, length: int | None) -> None:
         # Its own path is set when the body is complete; until then the channel has it.
@@ -45,6 +53,7 @@ class Request(WebRequest):  # type: ignore[misc]
             self._refuse_now()
 
     def process(self) -> Any:
+        self._came = True
         if self.refusal:
             self.request_start = time.time()
             self.respond(*self.refusal)
@@ -52,15 +61,44 @@ class Request(WebRequest):  # type: ignore[misc]
         return super().process()
 
     def _admit(self, length: int) -> None:
-        """See whether so long a body is let in; what is longer than usual takes one of a few places."""
+        """See whether so long a body is let in; what is longer than usual takes one of a few places.
+
+        So that two who send slowly cannot keep them from everybody, a place is for the signed in, and for a while.
+        """
         if self.refusal is None and length > self.longest:
             self.refusal = 413, "too_large", f"A body may have {self.longest:,} bytes; this one has more."
         elif self.refusal is None and length > LONGEST_BODY and self not in _longer:
             if len(_longer) >= MOST_LONGER:
-                self.refusal = 503, "busy", "Other files are coming in at the moment: try again when they have."
+                self.refusal = 429, "busy", "Other files are coming in at the moment: try again when they have."
                 return
             _longer.add(self)
-            self.notifyFinish().addBoth(lambda _: _longer.discard(self))
+            overdue = reactor.callLater(LONGER_SECONDS, self._too_slow)
+            self.notifyFinish().addBoth(lambda _: self._gone(overdue))
+            asked = threads.deferToThread(_signed_in, self._session_key())
+            asked.addCallbacks(self._known, lambda failure: logger.warning("who sends is not known: %s", failure.value))
+
+    def _gone(self, overdue: Any) -> None:
+        _longer.discard(self)
+        if overdue.active():
+            overdue.cancel()
+
+    def _session_key(self) -> str:
+        named = self.getHeader("X-Session-Token") or self.received_cookies.get(settings.SESSION_COOKIE_NAME.encode())
+        return (named or b"").decode("latin-1") if isinstance(named, bytes | None) else str(named)
+
+    def _known(self, signed_in: bool) -> None:
+        if not signed_in:
+            self._give_up(401, "not_signed_in", "Sign in first: only then are files taken.")
+
+    def _too_slow(self) -> None:
+        self._give_up(408, "too_slow", f"The file did not come within {LONGER_SECONDS:.0f} seconds.")
+
+    def _give_up(self, *refusal: Any) -> None:
+        """Unless all of it came: then the application decides."""
+        if not self._came and not self.refusal:
+            self.refusal = refusal
+            _longer.discard(self)
+            self._refuse_now()
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """What daphne says by itself."""
@@ -69,6 +107,8 @@ class Request(WebRequest):  # type: ignore[misc]
     def respond(self, status: int, code: str, detail: str) -> None:
         body = _problem(code, detail)
         headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
+        if status == 429:
+            headers.append((b"Retry-After", b"%d" % RETRY_SECONDS))
         self.handle_reply({"type": "http.response.start", "status": status, "headers": headers})
         self.handle_reply({"type": "http.response.body", "body": body})
 
@@ -157,4 +197,13 @@ class SocketFactory(WebSocketFactory):  # type: ignore[misc]
 
 
 def _problem(code: str, detail: str) -> bytes:
-    return json.dumps({"code": code, "detail": detail, "retryable": code == "busy"}).encode()
+    later = {"retry_after": RETRY_SECONDS} if code == "busy" else {}
+    return json.dumps({"code": code, "detail": detail, "retryable": code in ("busy", "too_slow"), **later}).encode()
+
+
+def _signed_in(key: str) -> bool:
+    """In a thread: the event loop waits for no database."""
+    try:
+        return sessions.person_of(key) is not None
+    finally:
+        connection.close()

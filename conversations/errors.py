@@ -57,7 +57,7 @@ class FileTooLarge(ImportRefused):
 class ImportUnderWay(ChatError):
     """`retry_after`: seconds."""
 
-    code = "import_under_way"
+    code = "busy"
     status = 429
     retryable = True
     detail = "Another file is being imported at the moment: try again when it is done."

@@ -2,19 +2,27 @@
 
 import io
 import json
+import select
+import socket
 import tempfile
 import tracemalloc
 import uuid
 import zipfile
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.internet import testing as twisted_testing
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 import chatbackend
+from chatbackend import web_protocols
 from chatbackend.accounts.models import User
 from chatbackend.web_protocols import LONGER, LONGEST_BODY
 from conversations import errors, estimate, replays
@@ -156,6 +164,7 @@ def test_what_postgres_cannot_store_is_cleaned_as_everywhere(alice: Visitor) -> 
         (b'\xff\xfe{"a":', "no form"),
         (document(conversation(), {}), "conversation 2: `id` is missing."),
         (document(conversation(title=5)), "conversation 1: `title` is a number, it must be a string."),
+        (document(conversation(model="x" * 1001)), "conversation 1: `model` has 1,001 characters, 1,000 are allowed."),
         (document(conversation(title="x" * 201)), "conversation 1: `title` has 201 characters, 200 are allowed."),
         (document(conversation(titel="x")), "conversation 1: there is no field `titel`."),
         (document(conversation(pinned="no")), "conversation 1: `pinned` is 'no', it must be true or false."),
@@ -328,3 +337,38 @@ class TestOverRest:
     def test_two_files_at_once_are_one_too_many_for_a_process(self, alice: Visitor) -> None:
         with importing._alone(), pytest.raises(errors.ImportUnderWay):
             comes(alice.pk, document())
+
+    def test_nobody_holds_a_place_without_a_session_or_for_ever(
+        self, alice: Visitor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host, _, port = alice.web.address.removeprefix("http://").partition(":")
+        head = f"POST /api/v1/import/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * LONGEST_BODY}\r\n"
+        with ExitStack() as stack:
+            slow = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(3)]
+            for connection in slow:
+                connection.sendall(f"{head}X-Session-Token: {'0' * 32}\r\n\r\n12345".encode())
+                answer = connection.recv(4096)
+                assert answer.startswith(b"HTTP/1.1 401")
+                assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "not_signed_in"
+            own = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(3)]
+            for connection in own:
+                connection.sendall(f"{head}X-Session-Token: {alice.token}\r\n\r\n".encode())
+            waits = [connection for connection in own if select.select([connection], [], [], 1)[0]]
+            assert waits == [], "what is refused is read first"
+            answer = self.send(alice, b" " * (2 * LONGEST_BODY))
+            assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (429, "busy", "5")
+
+
+def test_a_file_that_comes_too_slowly_is_given_up_and_its_place_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own."""
+    clock, testing = Clock(), cast(Any, twisted_testing)
+    monkeypatch.setattr(web_protocols, "reactor", clock)
+    monkeypatch.setattr("twisted.internet.threads.deferToThread", lambda *about: Deferred())
+    channel = web_protocols.HttpFactory(Mock()).buildProtocol(None)
+    channel.makeConnection(transport := testing.StringTransport())
+    channel.dataReceived(b"POST /api/v1/import/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\nSlow")
+    clock.advance(web_protocols.LONGER_SECONDS - 1)
+    assert (transport.value(), len(web_protocols._longer)) == (b"", 1)
+    clock.advance(2)
+    assert transport.value().startswith(b"HTTP/1.1 408")
+    assert (transport.disconnecting, web_protocols._longer) == (True, set())

@@ -88,6 +88,7 @@ class Import(View):
             200: ImportedOutput,
             **REFUSED,
             400: ImportRefusedOutput,
+            408: shapes.ProblemOutput,
             413: shapes.ProblemOutput,
             429: shapes.TryLaterOutput,
         },
@@ -96,7 +97,8 @@ class Import(View):
         """Import conversations: the body is the file, of this site's JSON or of an export of llama-server's own page.
 
         All of it is imported, or nothing and the answer says where in the file something is wrong. What is here
-        already is not imported again. At most 32 MiB.
+        already is not imported again. At most 32 MiB, within five minutes; code `busy` while
+        others are imported.
         """
         if (request.content_type or "").startswith(FORMS):
             raise errors.Malformed("not_a_file", "Send the file itself as the body, not a form with it.")
