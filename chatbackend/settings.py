@@ -199,6 +199,8 @@ LEASE_REAP_GRACE = environment.seconds("LEASE_REAP_GRACE", 10)
 QUEUE_RUNNING_PER_PERSON = environment.whole("QUEUE_RUNNING_PER_PERSON", 2, 1)
 QUEUE_WAITING_PER_PERSON = environment.whole("QUEUE_WAITING_PER_PERSON", 10, 1)
 QUEUE_LENGTH = environment.whole("QUEUE_LENGTH", 500, 1)
+# Whether models name conversations after their first answer; else they are called by their first words.
+TITLES = environment.choice("TITLES", "on", ("on", "off")) == "on"
 LLAMA_SERVERS = environment.words("LLAMA_SERVERS")
 LLAMA_PARKED = environment.whole("LLAMA_PARKED", 32, 0, 1000)
 LLAMA_SILENCE = environment.seconds("LLAMA_SILENCE", 120)

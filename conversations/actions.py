@@ -115,6 +115,8 @@ def change(person: int, conversation: UUID, fields: dict[str, Any]) -> Conversat
     """Its place in the list stays, which is by what was said: it is found where it was. Raises NotFound."""
     if "params" in fields:
         fields |= {"params": parameters.merged(fields["params"])}
+    if "title" in fields:
+        fields |= {"title_due": False}  # it is a person's now, also if a model is just making one
     if fields:
         access.owned_by(person).filter(pk=conversation).update(**fields)
     changed = access.conversation(person, conversation)

@@ -51,7 +51,8 @@ generation AS (
   FROM answer CROSS JOIN conversations_conversation place WHERE place.id = %(conversation)s RETURNING message_id),
 shown AS (
   UPDATE conversations_conversation
-  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title)
+  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title),
+      title_due = title_due OR %(due)s
   FROM generation WHERE id = %(conversation)s
   RETURNING title, system_prompt, params, pinned, conversations_conversation.created_at, updated_at)
 SELECT pg_notify(%(channel)s, ''), everybody, question.created_at,
@@ -86,6 +87,7 @@ def send(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: 
             title = titles.title_of(words) if nameless else None
             about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
             about |= {"parent": after, "model": model, "title": title, "channel": channel}
+            about["due"] = nameless and settings.TITLES
             row = statements.row(_SEND, about)
             return _begun(about, row, first=after == leaf) if row else None
     except IntegrityError:

@@ -23,7 +23,7 @@ from django.conf import settings
 
 from chatbackend.accounts import sessions
 from chatbackend.accounts.models import User
-from conversations import access, actions, allowance, catching_up, errors, events, frames, history, rendered
+from conversations import access, actions, ahead, allowance, catching_up, errors, events, frames, history, rendered
 from conversations.following import Fit, Following, Silent
 from conversations.frames import Frame
 from conversations.incoming import LONGEST_FRAME, Incoming
@@ -60,6 +60,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.following = Following()
         self.live_html = LiveHtml()
         self.allowance = allowance.Allowance()
+        self.tab = ahead.Tab()
         self.opened_at = time.monotonic()
         async with events.Feed() as self.feed:
             with contextlib.suppress(StopConsumer):
@@ -157,6 +158,13 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.subscribed.add(conversation)
         self.live_html.follow(conversation, frame.fields.get("html", False))
         await self._show(conversation, frame.about)
+        await self._look_ahead(UUID(conversation))
+
+    async def on_typing(self, frame: Incoming) -> None:
+        """They are about to send there."""
+        conversation = frame.fields["conversation"]
+        await in_thread(access.conversation)(self._me, conversation)
+        await self._look_ahead(conversation)
 
     async def on_unsubscribe(self, frame: Incoming) -> None:
         await self._drop(str(frame.fields["conversation"]))
@@ -285,6 +293,11 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             for message in answers:
                 self.live_html.begin(message)
         await self._send({**shown, **(about or {})})
+
+    async def _look_ahead(self, conversation: UUID) -> None:
+        if self.tab.news(conversation):
+            with contextlib.suppress(errors.Unavailable):
+                await in_thread(ahead.hint)(self._me, conversation)
 
     async def _drop(self, conversation: str) -> None:
         if conversation in self.subscribed:

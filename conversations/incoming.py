@@ -57,6 +57,7 @@ SHAPES: dict[str, type[Strict]] = {
     "unsubscribe": InConversation,
     "send": Send,
     "cancel": OfGeneration,
+    "typing": InConversation,
     "ping": Ping,
 }
 

@@ -12,6 +12,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from uuid_utils.compat import uuid7
 
+from slots.models import Server
+
 
 def new_id() -> uuid.UUID:
     """A UUIDv7: sorts by time of making (RFC 9562)."""
@@ -22,6 +24,8 @@ class Conversation(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations")
     title = models.TextField(blank=True, default="")
+    # It is only the first words of its first message, until the model has made another of its first answer.
+    title_due = models.BooleanField(db_default=False)
     model = models.TextField(blank=True, default="")  # empty: whichever is served
     system_prompt = models.TextField(blank=True, default="")
     params = models.JSONField(default=dict, blank=True)
@@ -46,6 +50,7 @@ class Conversation(models.Model):
         indexes = [
             models.Index(name="conversation_newest", fields=["owner", "-updated_at", "-id"]),
             models.Index(name="conversation_listed", fields=["owner", "archived", "-pinned", "-updated_at", "-id"]),
+            models.Index(name="conversation_title_due", fields=["id"], condition=Q(title_due=True)),
             models.Index(name="conversation_deleted", fields=["deleted_at"], condition=Q(deleted_at__isnull=False)),
             models.Index(
                 name="conversation_imported",
@@ -237,6 +242,19 @@ class Person(models.Model):
 
     def __str__(self) -> str:
         return f"person {self.pk}"
+
+
+class Forgetful(models.Model):
+    """A server whose process loses a conversation's cache when what was read last is taken back, as after a title."""
+
+    server = models.OneToOneField(Server, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    at = models.DateTimeField(db_default=Now())  # of the process that was there then, and of none that came later
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.server} since {self.at}"
 
 
 class Telling(models.Model):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
@@ -51,7 +52,8 @@ def send(
         branches.check_parent(where, after, branch)
         queue.admit(owner)
         if not (where.title or where.leaf_id):
-            Conversation.objects.filter(pk=where.pk).update(title=titles.title_of(words))
+            named = {"title": titles.title_of(words), "title_due": settings.TITLES}
+            Conversation.objects.filter(pk=where.pk).update(**named)
         said = Message.objects.create(conversation=where, parent_id=after, role=Message.Role.USER, text=words)
         return _answer_to(said)
 

@@ -1,4 +1,7 @@
-"""The name of a conversation, taken from its first message until a person gives it another."""
+"""The name of a conversation: the first words of its first message, then what a model makes of its first answer.
+
+A person's own replaces both, and stays.
+"""
 
 import re
 import unicodedata
@@ -9,6 +12,13 @@ LONGEST = 60  # code points, the mark of the cut included
 CUT = "…"
 NAMELESS = "Untitled"  # for a message in which nothing can be seen
 
+# Behind the conversation, as if its person had asked it. Short: it is read by the model each time.
+REQUEST = (
+    "Write a title for the conversation so far: two to six words in its language, one line, without quotation marks. "
+    "Answer with the title alone."
+)
+MOST_WORDS = 12  # more than that is a sentence, and no title
+
 _LOOKED_AT = 4_000  # code points of the message
 _LOOKED_AT_OF_A_LINE = 500
 
@@ -18,6 +28,11 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
 # Not inside a word or a sum: 2*3*4 and 2**3 stay as they are.
 _MARKED = re.compile(r"(?<![A-Za-z0-9*~`])(\*{1,3}|~~|`+)(?=[^\s*~`])(.+?)(?<=\S)\1(?![A-Za-z0-9*~`])")
 _MARKS_WITHIN_MARKS = 3
+_LABEL = re.compile(r"^(?:title|titel|titre|título|titolo|название|标题|タイトル)\s*[:：]\s*", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_SAY_NOTHING = frozenset(
+    ("title", "untitled", "conversation", "chat", "new chat", "new conversation", "none", "sure", "yes", "no")
+)
 _QUOTES = ('""', "''", "“”", "„“", "””", "‘’", "«»", "»«", "‹›", "「」", "『』")
 _TURNS_TEXT_ABOUT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -35,6 +50,24 @@ def title_of(words: str) -> str:
     saying = (line for line in found if _has(line, "L", "N", "So"))
     visible = (line for line in found if _has(line, "P", "S"))
     return _cut(next(saying, "") or next(visible, NAMELESS))
+
+
+def made(answer: str) -> str | None:
+    """The title in a model's answer to REQUEST; None where there is none that is better than the first words."""
+    lines = [line for line in answer.strip()[:_LOOKED_AT].splitlines() if line.strip()]
+    line = _plain(_LABEL.sub("", _plain(lines[0][:_LOOKED_AT_OF_A_LINE]))) if lines else ""
+    line = line.removesuffix("." if not line.endswith("..") else "")
+    if not _has(line, "L", "N") or line.endswith(":") or _FENCE.match(line):
+        return None
+    too_long = len(line) > LONGEST or len(line.split()) > MOST_WORDS
+    return None if too_long or _repeats_request(line) or line.casefold() in _SAY_NOTHING else line
+
+
+def _repeats_request(line: str) -> bool:
+    """Whether most of its words stand in REQUEST: small models say again what they were told."""
+    asked = set(_WORD.findall(REQUEST.casefold()))
+    said = _WORD.findall(line.casefold())
+    return "title" in said and 2 * sum(word in asked for word in said) > len(said)
 
 
 def _squeezed(line: str) -> str:

@@ -164,16 +164,16 @@ def requeue(held: Claim, refund: bool) -> None:
         wake()
 
 
-def leave_server(held: Claim, broken: IsolationBroken) -> None:
+def leave_server(held: Grant, broken: IsolationBroken) -> None:
     """Take the server of `held` out of service, and put all that runs there back to the front of the queue.
 
-    It counts as no attempt of theirs. Raises LeaseLost, changing nothing, when another fence is on the slot of `held`.
+    It counts as no attempt of theirs. Raises LeaseLost, changing nothing, when another fence is on its slot.
     """
     with transaction.atomic():
         leases.end_if_paused()
-        ended = isolation.take_out_of_service(held.grant.server, broken)
-        if held.grant.fence not in ended:
-            raise LeaseLost(f"slot={held.grant.slot} fence={held.grant.fence}")
+        ended = isolation.take_out_of_service(held.server, broken)
+        if held.fence not in ended:
+            raise LeaseLost(f"slot={held.slot} fence={held.fence}")
         for running in Generation.objects.filter(status=Generation.Status.RUNNING, fence__in=ended):
             _back_to_queue(running.pk, running.fence, refund=True)
         wake()

@@ -117,6 +117,7 @@ def frames(claim: Claim, conversation: str, generation: str) -> dict[str, dict[s
         "unsubscribe": {"conversation": conversation},
         "send": {"conversation": conversation, "client_id": client_id, "text": "Mine", "parent": str(claim.message)},
         "cancel": {"generation": generation},
+        "typing": {"conversation": conversation},
         "ping": {"known": {generation: 0}},
     }
 

@@ -204,6 +204,12 @@ def test_the_explicit_pair_continues_a_partial_and_streams_only_what_is_new(serv
     assert rest.deltas[0] == {"role": "assistant", "content": None}
 
 
+def test_a_system_prompt_alone_can_be_read_without_an_answer_being_opened(server: Server) -> None:
+    alone = {"messages": [{"role": "system", "content": "Be brief."}], "add_generation_prompt": False}
+    prompt = server.post("/apply-template", alone).json()["prompt"]
+    assert prompt.endswith("Be brief.<|im_end|>\n")
+
+
 def test_an_empty_partial_leaves_the_prompt_without_an_assistant_turn(server: Server) -> None:
     messages, pair = [user("Hi"), assistant("")], {"continue_final_message": True, "add_generation_prompt": False}
     prompt = server.post("/apply-template", {"messages": messages, **pair}).json()["prompt"]

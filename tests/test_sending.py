@@ -157,5 +157,5 @@ def rows(where: Conversation) -> object:
             (number[found["message_id"]], {key: value for key, value in found.items() if key not in unsettled})
             for found in generations
         ],
-        (row["title"], row["archived"], number.get(row["leaf_id"]), moved),
+        (row["title"], row["title_due"], row["archived"], number.get(row["leaf_id"]), moved),
     )

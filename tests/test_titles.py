@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conversations import turns
 from conversations.models import Conversation
-from conversations.titles import LONGEST, NAMELESS, title_of
+from conversations.titles import LONGEST, NAMELESS, REQUEST, made, title_of
 from tests import factories
 
 FAMILY = "👨\u200d👩\u200d👧\u200d👦"
@@ -82,6 +82,48 @@ def test_every_message_gets_a_title_of_one_short_line(message: str) -> None:
     assert not any(unicodedata.category(c) == "Cc" for c in title)
     left = iter(" ".join(message.split()) + " ")
     assert title == NAMELESS or all(c in left for c in title.removesuffix("…")), "its letters are the message's"
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        ("Steam engines", "Steam engines"),
+        ("\n\n“How steam engines work.”\nIt is about", "How steam engines work"),
+        ('**Title:** "Steam"', "Steam"),
+        ("Titel: Dampfmaschinen", "Dampfmaschinen"),
+        ("# Steam and *dragons*", "Steam and dragons"),
+        ("蒸汽机", "蒸汽机"),
+        ("C++ and F#", "C++ and F#"),
+        ("And then...", "And then..."),
+        ("", None),
+        ("  \n ", None),
+        ("…", None),
+        ("```python", None),
+        ("Here is a title for the conversation:", None),
+        ("word " * 11, ("word " * 11).strip()),
+        ("word " * 13, None),
+        ("x" * 61, None),
+        ("Untitled", None),
+        ("Title", None),
+        (REQUEST, None),
+        ("Write a title for the conversation so far", None),
+        ("Title of a novel", "Title of a novel"),
+    ],
+)
+def test_a_model_s_title_is_one_line_or_none(answer: str, title: str | None) -> None:
+    assert made(answer) == title
+
+
+@given(st.text(max_size=300))
+@example("*" * 5_000)
+@example("Title: " * 500)
+def test_whatever_a_model_says_makes_one_short_line_or_none(answer: str) -> None:
+    title = made(answer)
+    if title is not None:
+        assert title.strip()
+        assert len(title) <= LONGEST
+        assert len(title.splitlines()) == 1
+        assert not any(unicodedata.category(c) == "Cc" for c in title)
 
 
 @pytest.mark.django_db

@@ -237,6 +237,7 @@ def test_a_flag_that_would_undo_the_isolation_is_refused_by_name(folder: Path) -
 
 def test_nonsense_in_the_environment_is_refused_by_name(folder: Path) -> None:
     refused(folder, "LLAMA_SLOTS must be a whole number from 1 to 256, not 'many'.", LLAMA_SLOTS="many")
+    refused(folder, "TITLES must be one of on, off, not 'maybe'.", TITLES="maybe")
     refused(folder, "TIME_ZONE must be a time zone like Europe/Berlin, not 'Mars'.", TIME_ZONE="Mars")
     refused(folder, "HOST=no.such.host.invalid is no address of this machine: .*", HOST="no.such.host.invalid")
     refused(folder, "DATABASE_URL must be like postgres://.*", DATABASE_URL="mysql://root:secret@db/x")

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("conversations", "0010_presets")]
+    dependencies = [("conversations", "0011_titles")]
 
     operations = [
         migrations.AddField(

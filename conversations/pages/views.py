@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.csrf import ensure_csrf_cookie
 
 from chatbackend.accounts.models import User
-from conversations import access
+from conversations import access, ahead
 from conversations.parameters import PARAMETERS
 from conversations.served import served
 from conversations.text import LONGEST_MESSAGE
@@ -22,6 +22,8 @@ def chat(request: HttpRequest, id_: UUID | None = None) -> HttpResponse:
     """One page for every conversation: which one is open is its address, and changes without loading it again."""
     assert isinstance(request.user, User)
     models = served()
+    if id_ and access.owned_by(request.user.pk).filter(pk=id_).exists():
+        ahead.hint(request.user.pk, id_)
     return render(
         request,
         "chat/chat.html",

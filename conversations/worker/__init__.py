@@ -6,9 +6,10 @@ Threads of one process, and what each may wait for:
 - one per running generation: waits for its llama-server.
 - writer: one statement for the new text of all generations, back to back; waits for Postgres alone.
 - renewal: the heartbeat of all leases, on its own connection.
+- gaps: finds what is to be done between turns, each title and prewarm in a thread of its own.
 - watch: looks at servers, reaps, confirms stops.
 - housekeeper: removes deleted conversations soon after they cannot be had back, and once an hour what is old.
-- listener: turns NOTIFY into a wake-up. publisher: sends events; drops them while the channel layer is away.
+- listener: turns NOTIFY into wake-ups. publisher: sends events; drops them while the channel layer is away.
 
 Any number of workers may run; any may die or be paused at any moment. Nothing is shown that is not committed. When
 Postgres is away text is kept in memory (a context's worth at most), nothing new is sent, nothing published; leases that

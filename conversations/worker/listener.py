@@ -3,10 +3,12 @@
 import logging
 import threading
 from collections.abc import Callable
+from uuid import UUID
 
 from django.db import connection
 
 from chatbackend.postgresql import AWAY
+from conversations import ahead
 from conversations.turns import WORK_CHANNEL
 from conversations.worker.storage import AGAIN
 
@@ -16,11 +18,13 @@ LISTEN_SECONDS = 60.0
 
 
 class Listener(threading.Thread):
-    """Calls `hint` for every notification. Postgres away: whoever is to be woken polls anyway."""
+    """Calls `hint` when there is something to do, and `wish` when somebody is about to send. Postgres away: the first
+    is polled for anyway, and the second may be lost.
+    """
 
-    def __init__(self, hint: Callable[[], None]) -> None:
+    def __init__(self, hint: Callable[[], None], wish: Callable[[int, UUID], None]) -> None:
         super().__init__(name="listener", daemon=True)
-        self._hint = hint
+        self._hint, self._wish = hint, wish
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -37,8 +41,12 @@ class Listener(threading.Thread):
 
     def _listen(self) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {WORK_CHANNEL}")
+            for channel in (WORK_CHANNEL, ahead.CHANNEL):
+                cursor.execute(f"LISTEN {channel}")
         while not self._stopped.is_set():
             with connection.wrap_database_errors:
-                for _ in connection.connection.notifies(timeout=LISTEN_SECONDS):
-                    self._hint()
+                for notified in connection.connection.notifies(timeout=LISTEN_SECONDS):
+                    if notified.channel != ahead.CHANNEL:
+                        self._hint()
+                    elif wish := ahead.heard(notified.payload):
+                        self._wish(*wish)

@@ -7,7 +7,7 @@ template writes anything otherwise. So it is known what must be found again, and
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Self
@@ -27,12 +27,14 @@ NOTHING: Decided = MappingProxyType({})
 class Outline:
     """`prompt`: (digest, tokens of the prompt that ended there) of each message; `answer`: what followed it.
 
-    `settings`: of what a person set that prompts are written by. None: not known.
+    `settings`: of what a person set that prompts are written by. None: not known. `held`: tokens of all that, where
+    more was read behind it, which is no part of the conversation.
     """
 
     prompt: tuple[tuple[str, int | None], ...] = ()
     answer: str | None = None
     settings: str | None = None
+    held: int | None = None
 
     @classmethod
     def read(cls, noted: Any) -> Self:
@@ -40,10 +42,15 @@ class Outline:
         if not noted:
             return cls()
         prompt = tuple((digest, tokens) for digest, tokens in noted["prompt"])
-        return cls(prompt, noted["answer"], noted.get("settings"))
+        return cls(prompt, noted["answer"], noted.get("settings"), noted.get("held"))
 
     def noted(self) -> dict[str, Any]:
-        return {"prompt": self.prompt, "answer": self.answer, "settings": self.settings}
+        behind = {} if self.held is None else {"held": self.held}
+        return {"prompt": self.prompt, "answer": self.answer, "settings": self.settings, **behind}
+
+    def in_front(self, held: int) -> Self:
+        """The same of a cache that holds it in its first `held` tokens, and then something else."""
+        return replace(self, held=held if self.held is None else min(held, self.held))
 
     def followed_by(
         self, asked: Messages, answer: Message, prompt_tokens: int | None, held: int, decided: Decided = NOTHING
@@ -75,6 +82,7 @@ class Outline:
         """
         if not self.prompt:
             return None
+        held = held if self.held is None else min(held, self.held)
         changed = self.settings not in (None, _settings(asked, decided))
         asked, known = _questions(asked), self._common(asked)
         if changed and not known:

@@ -9,6 +9,7 @@ from chatbackend.postgresql import AWAY
 from conversations import events
 from conversations.claims import Claim
 from conversations.worker.dispatcher import Dispatcher
+from conversations.worker.gaps import Gaps
 from conversations.worker.housekeeping import Housekeeper
 from conversations.worker.listener import Listener
 from conversations.worker.running import Run
@@ -33,7 +34,8 @@ class Worker:
         self._renewal = Renewal()
         self._writer = Writer()
         self._dispatcher = Dispatcher(self.name, self._watch, self._start)
-        self._listener = Listener(self._hint)
+        self._gaps = Gaps(self.name, self._watch, self._renewal)
+        self._listener = Listener(self._hint, self._gaps.wish)
         self._housekeeper = Housekeeper()
         self._ahead = Ahead(self.name, self._watch, self._renewal)
         self._runs: list[Run] = []
@@ -46,7 +48,8 @@ class Worker:
         except AWAY as error:
             logger.warning("worker=%s ended before it could begin: %s", self.name, error)
             return
-        for thread in (self._watch, self._renewal, self._writer, self._listener, self._housekeeper, self._ahead):
+        threads = (self._watch, self._renewal, self._writer, self._listener, self._housekeeper, self._gaps, self._ahead)
+        for thread in threads:
             thread.start()
         logger.info("worker=%s takes generations", self.name)
         self._dispatcher.run()
@@ -65,6 +68,7 @@ class Worker:
     def _hint(self) -> None:
         self._dispatcher.wake()
         self._writer.ask()
+        self._gaps.hint()
 
     def _hand_over(self) -> None:
         held = [one.grant for one in self._renewal.held()]
@@ -72,13 +76,14 @@ class Worker:
         self._watch.stop()
         self._listener.stop()
         self._housekeeper.stop()
+        self._gaps.stop()
         self._ahead.stop()
         with self._lock:
             for run in self._runs:
                 run.abandon()
             deadline = time.monotonic() + LETTING_GO_SECONDS
-            for run in self._runs:
-                run.thread.join(timeout=max(0.0, deadline - time.monotonic()))
+            for thread in [*(run.thread for run in self._runs), *self._gaps.abandon()]:
+                thread.join(timeout=max(0.0, deadline - time.monotonic()))
         try:
             leases.offer(held)
         except AWAY as error:

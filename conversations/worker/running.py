@@ -277,7 +277,7 @@ class Run:
         if self._stream:
             self._stop_stream(self._stream)
         self._writer.close(self._writing)
-        persist(lambda: turns.leave_server(self.claim, broken))
+        persist(lambda: turns.leave_server(self.claim.grant, broken))
         self._watch.doubt(server.pk)
         self._tell_if_stopped()
 

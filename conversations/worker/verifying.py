@@ -11,13 +11,13 @@ tells no progress is not judged.
 """
 
 import logging
+from typing import Protocol
 
-from conversations.claims import Claim
 from conversations.worker.outline import OPENING, Decided, Message, Messages, Outline
 from conversations.worker.storage import persist
 from slots import foreign, servers
 from slots.client import LlamaServer
-from slots.grants import Former
+from slots.grants import Former, Grant
 from slots.isolation import IsolationBroken
 from slots.models import Server
 
@@ -26,10 +26,23 @@ logger = logging.getLogger(__name__)
 Figures = tuple[int | None, int | None]  # tokens and task, as `/slots` shows them
 
 
+class Begun(Protocol):
+    """Work that begins under a lease: a turn, or what is done beside turns."""
+
+    @property
+    def grant(self) -> Grant: ...
+    @property
+    def replay_cause(self) -> str | None: ...
+    @property
+    def stream_bytes(self) -> int: ...
+    @property
+    def prompt_before(self) -> int | None: ...
+
+
 class Cache:
     """What one running generation knows of its slot's cache. `replay_cause`: why history is read again."""
 
-    def __init__(self, claim: Claim, server: Server) -> None:
+    def __init__(self, claim: Begun, server: Server) -> None:
         self._claim, self._grant, self._server = claim, claim.grant, server
         self.replay_cause = claim.replay_cause
         self._outline = Outline.read(self._grant.kv_outline)
@@ -46,7 +59,7 @@ class Cache:
         self._promised = 0  # of these, at least, must be found again
         self.proved: bool | None = None  # whether they were
 
-    def anew(self, claim: Claim) -> "Cache":
+    def anew(self, claim: Begun) -> "Cache":
         """For another request on the same server."""
         return Cache(claim, self._server)
 
@@ -81,6 +94,12 @@ class Cache:
         self._before = (None if task is None else tokens, task)
         self._ours, self._bound, self._restored, self._promised = True, tokens, tokens, promised
         self._outline, self.replay_cause = outline, None
+
+    @property
+    def restored(self) -> tuple[Figures, Outline]:
+        """What the slot is known to hold as long as nothing was sent: of a file, else nothing."""
+        task = self._before[1] if self._before else None
+        return ((None, None), Outline()) if self._restored is None else ((self._restored, task), self._outline)
 
     def asks(self, messages: Messages, decided: Decided, *, trimmed: bool = False) -> None:
         """What is about to be asked; `decided` is what the template is told beside it.

@@ -42,16 +42,16 @@ def prompt_and_partial(body: Mapping[str, Any], template: tokens.Template) -> tu
         raise BadRequest("Cannot have 2 or more assistant messages at the end of the list.")
     try:
         render = functools.partial(tokens.render, keeps=template.keeps, thinks=template.thinks(body))
-        return _rendered(render, messages, roles, continued)
+        return _rendered(render, messages, roles, continued, opens=bool(body.get("add_generation_prompt", True)))
     except ValueError as error:
         raise BadRequest(str(error)) from error
 
 
 def _rendered(
-    render: Callable[..., str], messages: list[dict[str, Any]], roles: list[str], continued: object
+    render: Callable[..., str], messages: list[dict[str, Any]], roles: list[str], continued: object, *, opens: bool
 ) -> tuple[str, str]:
     if roles[-1:] != ["assistant"]:
-        return render(messages, generation_prompt=not continued), ""
+        return render(messages, generation_prompt=not continued and opens), ""
     partial = _partial(messages[-1], continued)
     # An empty partial is not continued: llama-server then leaves out the generation prompt as well.
     prompt = render(messages[:-1], generation_prompt=bool(partial) or continued == "reasoning_content")

@@ -72,11 +72,12 @@ class Engine:
 
     def __init__(
         self, *, slots: int, n_ctx: int, batch: int, prefill_rate: float, rate: float,
-        cache_ram: bool = False, kv_unified: bool = False, similarity: float = 0.0,
+        cache_ram: bool = False, kv_unified: bool = False, similarity: float = 0.0, goes_back: bool = True,
     ) -> None:  # fmt: skip
         self._ram = RamCache() if cache_ram else None
         self._unified = kv_unified
         self._similarity = similarity
+        self._goes_back = goes_back
         self.n_ctx, self.batch, self.prefill_rate, self.rate = n_ctx, batch, prefill_rate, rate
         self.slots = [Slot(number) for number in range(slots)]
         self.deferred: deque[Generation | SlotAction] = deque()
@@ -256,6 +257,8 @@ class Engine:
             self._release(slot, Refused(400, self._overflow(len(task.prompt))))
             return
         kept = common_prefix(slot.tokens, task.prompt) if task.cache_prompt else 0
+        if not self._goes_back and kept < len(slot.tokens):
+            kept = 0
         # At least one token is always evaluated again: there is nothing to sample from otherwise.
         task.cached = min(kept, len(task.prompt) - 1)
         self.totals["cached"] += task.cached

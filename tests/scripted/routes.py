@@ -46,6 +46,7 @@ class Options:
     similarity: float = 0.0  # its default is 0.1 (-sps): requests that name no slot go to the one that holds most
     keeps_thoughts: bool = True  # the chat template writes the thoughts of earlier answers
     thinking_switch: bool = False  # the chat template asks for `enable_thinking`
+    goes_back: bool = True  # else, as with a sliding window, a cache is lost when what was read last is taken back
     kv_unified: bool = False  # its default without -np: with `cache_ram`, idle slots are cleared when another begins
 
 
@@ -95,7 +96,7 @@ class Backend:
             slots=options.slots, n_ctx=options.n_ctx, batch=options.batch,
             prefill_rate=options.prefill_rate, rate=options.rate,
             cache_ram=options.cache_ram, kv_unified=options.kv_unified,
-            similarity=options.similarity,
+            similarity=options.similarity, goes_back=options.goes_back,
         )  # fmt: skip
         self.engine.on_deferred = journal.waiting
         self.template = tokens.Template(options.keeps_thoughts, options.thinking_switch)

@@ -4,9 +4,11 @@ import { drafts } from "./kept.js";
 import { ON_TOUCH, isSend, say } from "./elements.js";
 
 const STOP_AGAIN = 2000; // ms
+const TYPING = 300; // ms after the first letter: it was no slip
+const TYPING_AGAIN = 10_000; // ms
 
 export class Composer {
-  /** `on.send(text)` says whether the text was taken; `on.stop()`. */
+  /** `on.send(text)` says whether the text was taken; `on.stop()`; `on.typing()` now and then while somebody types. */
   constructor(form, on) {
     this.form = form;
     this.box = form.querySelector("textarea");
@@ -17,6 +19,7 @@ export class Composer {
     this.conversation = undefined; // none is open yet
     this.live = false;
     this.timer = 0;
+    this.typing = 0; // the timer until it is told, and then until it is told again
     this.box.addEventListener("input", () => this.#changed());
     this.box.addEventListener("keydown", (event) => this.#key(event));
     form.addEventListener("submit", (event) => {
@@ -38,6 +41,8 @@ export class Composer {
     this.#keep();
     this.conversation = conversation;
     this.box.value = drafts.get(conversation);
+    clearTimeout(this.typing);
+    this.typing = 0;
     this.#shown();
     this.focus();
   }
@@ -99,6 +104,12 @@ export class Composer {
     this.#shown();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#keep(), 300);
+    this.typing ||= setTimeout(() => this.#type(), TYPING);
+  }
+
+  #type() {
+    if (!this.live && this.box.value.trim()) this.on.typing();
+    this.typing = setTimeout(() => (this.typing = 0), TYPING_AGAIN);
   }
 
   #keep() {

@@ -55,7 +55,7 @@ const search = new Search(
 );
 const presets = new Presets($("#begin"));
 const settings = new Settings($("#settings-dialog"), presets, saveSettings);
-const composer = new Composer($("#composer"), { send, stop });
+const composer = new Composer($("#composer"), { send, stop, typing });
 const drawer = startDrawer();
 
 const connection = new Connection({
@@ -228,6 +228,11 @@ function stop() {
   const generation = conversation.live;
   if (!generation || connection.send({ type: "cancel", generation: generation.id })) return;
   call("POST", `generations/${generation.id}/cancel/`).catch(tell);
+}
+
+/** Its slot may be warm by the time the message is sent. */
+function typing() {
+  if (conversation.id) connection.send({ type: "typing", conversation: conversation.id });
 }
 
 async function showEarlier() {

@@ -1,0 +1,214 @@
+"""What a model calls a conversation after its first answer, in a gap and on the slot that holds it."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from conversations import actions, sending, titles, turns
+from conversations.history import GenerationView
+from conversations.models import Conversation, Forgetful, Generation, Message
+from slots.client import LlamaServer
+from slots.models import PastLease, Server, Slot
+from tests import factories
+from tests.answers import ended, written
+from tests.eventually import eventually
+from tests.fake_llama import FakeLlama, Record, Script
+from tests.stack import Process, StartProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ASKED = titles.REQUEST[:30]
+SLOW = Script(tokens=20, rate=1, match=ASKED)
+
+
+@pytest.fixture(autouse=True)
+def _titles(settings: LazySettings) -> None:
+    settings.TITLES = True
+
+
+@pytest.fixture
+def one_slot() -> Iterator[FakeLlama]:
+    with FakeLlama(slots=1) as server:
+        server.script(Script(text="“Steam engines”\nand more", match=ASKED))
+        yield server
+
+
+def work(server: FakeLlama, start_worker: StartProcess) -> Process:
+    return start_worker(LLAMA_SERVERS=server.url, TITLES="on")
+
+
+def answered(where: Conversation, words: str) -> GenerationView:
+    turn = sending.send(where.owner_id, where.pk, uuid.uuid4(), words, None, to_leaf=True)
+    view = ended(turn)
+    assert view.status == "done", view.error
+    return view
+
+
+def figure(view: GenerationView, name: str) -> Any:
+    assert view.timings
+    return view.timings[name]
+
+
+def title(where: Conversation) -> str:
+    return Conversation.objects.values_list("title", flat=True).get(pk=where.pk)
+
+
+def of_titles(server: FakeLlama) -> list[Record]:
+    return [record for record in server.requests if ASKED in record.asked]
+
+
+def being_made() -> bool:
+    return Slot.objects.filter(work="title").exists()
+
+
+def idle() -> bool:
+    return not Slot.objects.filter(phase="busy").exists()
+
+
+def is_titled(where: Conversation, name: str = "Steam engines") -> None:
+    eventually(lambda: title(where) == name, what="the title")
+    eventually(idle)
+
+
+def test_the_next_message_is_answered_at_once_and_warm_during_a_title_and_after_it(
+    one_slot: FakeLlama, start_worker: StartProcess
+) -> None:
+    """S8. What was read for the title is no part of what the slot is recorded to hold."""
+    one_slot.script(SLOW)
+    work(one_slot, start_worker)
+    where = factories.conversation()
+    answered(where, "How do steam engines work? " + "word " * 1500)
+    assert title(where) == titles.title_of("How do steam engines work? " + "word " * 1500)
+    eventually(lambda: of_titles(one_slot) and of_titles(one_slot)[0].started)
+    began = time.monotonic()
+    during = answered(where, "And then?")
+    assert time.monotonic() < began + 2, "the title alone takes five seconds"
+    (first,) = of_titles(one_slot)
+    assert first.outcome == "cancelled"
+    assert first.cache_n > 1500
+    assert (figure(during, "prompt_n") < 50, figure(during, "replay_cause")) == (True, None)
+
+    one_slot.script(Script(text="“Steam engines”\nand more", match=ASKED))
+    is_titled(where)
+    shown, back = LlamaServer(one_slot.url).slots()[0], one_slot.requests[-1]
+    assert Slot.objects.values_list("kv_tokens", "kv_task").get() == (shown.tokens, shown.task)
+    assert (back.messages[-1]["content"], back.predicted_n) == (during.text, 1)
+    after = answered(where, "And at last?")
+    assert (figure(after, "prompt_n") < 20, figure(after, "replay_cause")) == (True, None)
+    assert one_slot.most_at_once == {0: 1}
+    assert [record.body["id_slot"] for record in one_slot.requests] == [0] * len(one_slot.requests)
+
+
+def test_a_name_that_a_person_gives_meanwhile_stays(one_slot: FakeLlama, start_worker: StartProcess) -> None:
+    one_slot.script(replace(SLOW, rate=10))
+    work(one_slot, start_worker)
+    where = factories.conversation()
+    answered(where, "How do steam engines work?")
+    eventually(lambda: of_titles(one_slot))
+    actions.change(where.owner_id, where.pk, {"title": "How do steam engines work?"})  # word for word as it was
+    eventually(lambda: of_titles(one_slot)[0].outcome, 20)
+    eventually(idle)
+    answered(where, "And then?")
+    assert title(where) == "How do steam engines work?"
+    assert len(of_titles(one_slot)) == 1
+    other = factories.conversation(title="Mine")
+    answered(other, "Hello")
+    assert not Conversation.objects.filter(title_due=True).exists()
+
+
+def test_it_is_made_of_the_first_answer_that_says_something(one_slot: FakeLlama, start_worker: StartProcess) -> None:
+    """Stopped in the middle is enough. What makes no title leaves the first words, and is not asked again."""
+    one_slot.script(Script(fault="400", match="Refused", times=1))
+    work(one_slot, start_worker)
+    where = factories.conversation()
+    assert ended(factories.sent(where, "Refused")).status == "failed"
+    one_slot.script(Script(prefill=200, match="Read on", times=1))
+    unsaid = factories.sent(where, "Read on " * 200)
+    eventually(lambda: any(record.started and "Read on" in record.asked for record in one_slot.requests))
+    turns.cancel(where.owner_id, unsaid.generation.pk)
+    assert ended(unsaid).text == ""
+    one_slot.script(Script(tokens=400, rate=20, match="for long"))
+    stopped = factories.sent(where, "Go on for long")
+    written(stopped)
+    assert (of_titles(one_slot), title(where)) == ([], "Refused")
+    turns.cancel(where.owner_id, stopped.generation.pk)
+    is_titled(where)
+    assert ended(stopped).status == "cancelled"
+    assert Message.objects.filter(conversation=where).count() == 6
+
+    one_slot.script(Script(text="Title of the conversation so far:", match=ASKED))
+    vague = factories.conversation()
+    answered(vague, "Hello")
+    eventually(lambda: not Conversation.objects.filter(title_due=True).exists())
+    assert title(vague) == "Hello"
+
+
+def test_who_dies_while_making_one_leaves_it_to_the_next(one_slot: FakeLlama, start_worker: StartProcess) -> None:
+    one_slot.script(SLOW)
+    first = work(one_slot, start_worker)
+    where = factories.conversation()
+    before = answered(where, "How do steam engines work?")
+    eventually(lambda: of_titles(one_slot))
+    first.kill()
+    one_slot.script(Script(text="Steam engines", match=ASKED))
+    work(one_slot, start_worker)
+    eventually(lambda: not Slot.objects.filter(phase="busy").exists(), 20, what="its lease to end")
+    eventually(lambda: of_titles(one_slot)[0].outcome == "cancelled", what="what it had asked to be stopped")
+    assert title(where) == "How do steam engines work?"
+    again = answered(where, "And then?")
+    is_titled(where)
+    assert [message["content"] for message in one_slot.requests[-1].messages[1::2]] == [before.text, again.text]
+    assert PastLease.objects.filter(work="title", ended_by="revoked").exists()
+
+
+def test_one_whose_conversation_is_deleted_is_stopped(one_slot: FakeLlama, start_worker: StartProcess) -> None:
+    one_slot.script(SLOW)
+    work(one_slot, start_worker)
+    where = factories.conversation()
+    answered(where, "How do steam engines work?")
+    eventually(lambda: of_titles(one_slot))
+    actions.delete(where.owner_id, where.pk)
+    eventually(lambda: of_titles(one_slot)[0].outcome == "cancelled", 3)
+    eventually(lambda: not Slot.objects.filter(holder=where.pk).exists(), 15)
+    assert title(where) == "How do steam engines work?"
+
+
+def test_a_server_that_loses_the_conversation_over_it_makes_no_more(start_worker: StartProcess) -> None:
+    """What it has to read again it reads in the gap, not in front of the next answer."""
+    with FakeLlama(slots=1, goes_back=False) as server:
+        server.script(Script(text="Steam engines", match=ASKED))
+        worker = work(server, start_worker)
+        where = factories.conversation()
+        answered(where, "How do steam engines work? " + "word " * 200)
+        is_titled(where)
+        assert "it makes no more of them" in worker.output()
+        assert figure(answered(where, "And then?"), "prompt_n") < 50
+        other = factories.conversation()
+        answered(other, "Hello")
+        answered(other, "And then?")
+        assert (len(of_titles(server)), title(other)) == (1, "Hello")
+        process = Server.objects.get().boot
+        server.restart()
+        eventually(lambda: Server.objects.filter(state="ready").exclude(boot=process).exists())
+        answered(other, "Restarted?")
+        eventually(lambda: of_titles(server)[1:], 30)
+        assert Forgetful.objects.count() == 1
+
+
+def test_neither_others_nor_the_queue_wait_for_one(one_slot: FakeLlama, start_worker: StartProcess) -> None:
+    """The slot of a title is anybody's whose turn has come; it is made later, or never."""
+    one_slot.script(SLOW)
+    work(one_slot, start_worker)
+    where = factories.conversation()
+    answered(where, "How do steam engines work?")
+    eventually(lambda: of_titles(one_slot))
+    began = time.monotonic()
+    answered(factories.conversation(factories.person("bob")), "Hello")
+    assert time.monotonic() < began + 2
+    assert of_titles(one_slot)[0].outcome == "cancelled"
+    assert Generation.objects.filter(status="done").count() == 2
