@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from conversations import presets, replays
 from conversations.models import Generation, Waiting
+from slots import parked
 from slots.admin.servers import counted
 from slots.admin.standing import standing
 from slots.models import Server
@@ -21,7 +22,7 @@ from slots.models import Server
 NOT_STAFF = "The admin is for those who run this site. Ask one of them if you need something from it."
 NOT_OURS = ("logout", "password_change", "password_change_done")  # /sign-out/ and /account/ do this
 GROUPS = (
-    ("Model servers", (("slots", "Server"), ("slots", "Slot"), ("slots", "PastLease"))),
+    ("Model servers", (("slots", "Server"), ("slots", "Slot"), ("slots", "Park"), ("slots", "PastLease"))),
     ("People", (("accounts", "User"), ("accounts", "Invite"))),
     ("Conversations", (("conversations", "Conversation"), ("conversations", "Preset"), ("admin", "LogEntry"))),
 )
@@ -99,6 +100,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         "totals": {word: sum(getattr(row, word) for row in rows) for word in ("free", "busy", "idle")},
         "waiting": waiting.count(),
         "people_waiting": waiting.values("conversation__owner").distinct().count(),
+        "overwritten": parked.due(),
         "replays": replays.since(day),
         "changing": replays.changing(day),
         "presets": presets.offered_and_warned_of() if request.user.has_perm("conversations.change_preset") else [],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from slots import advice, grades, probe, servers, strangers
+from slots import advice, disk, grades, probe, servers, strangers
 from slots.client import LlamaServer, Props, ServerError, SlotState
 from slots.grades import EXIT_CODES, Verdict
 from slots.models import Server
@@ -31,6 +31,7 @@ class Report:
     verdict: Verdict | None = None
     grade: str = ""  # in words
     why: str = ""
+    files: str = ""  # parked there, in words
 
     @property
     def exit_code(self) -> int:
@@ -67,6 +68,7 @@ def stored(server: Server, now: datetime) -> Report:
         verdict=verdict,
         grade=grades.words(server, now),
         why="" if verdict else server.costs or "No worker has tried it yet.",
+        files=disk.sentences(server) if verdict and server.parking != Server.Parking.OFF else "",
     )
 
 
@@ -121,7 +123,7 @@ def _explained(report: Report) -> list[str]:
     verdict = report.verdict
     if verdict is None:
         return _wrapped(report.why)
-    lines = _wrapped(verdict.costs)
+    lines = [*_wrapped(verdict.costs), *_wrapped(report.files)]
     if advice.is_command(verdict.cure):
         return [*lines, *_wrapped(advice.introduction(verdict.cure)), f"    {verdict.cure}"]
     return [*lines, *_wrapped(verdict.cure)]

@@ -1,6 +1,7 @@
 """Clients of the admin with different rights, and a site with one of everything in it."""
 
 import re
+import uuid
 
 from django.test import Client
 from django.urls import reverse
@@ -8,6 +9,7 @@ from django.urls import reverse
 from chatbackend.accounts import invites, rights
 from chatbackend.accounts.models import User
 from conversations.models import Conversation, Preset
+from slots import parked
 from slots.models import Server, Slot
 from tests import factories
 
@@ -47,6 +49,10 @@ def furnish() -> Conversation:
     factories.sent(factories.conversation(factories.person("bob")))
     factories.idle(server)
     factories.idle(server, factories.conversation(factories.person("charlie")).pk)
+    factories.parked(server, where.pk, 0, {"prompt": [[WORDS[0], 1]], "answer": WORDS[1]})
+    gone = uuid.uuid4()
+    factories.parked(server, gone, 1)
+    parked.forget([gone])
     invites.create(factories.person("bob"))
     return where
 

@@ -16,7 +16,7 @@ from conversations.models import Chunk, Conversation, Message
 from conversations.sending import Turn
 from slots import leases
 from slots.leases import Grant
-from slots.models import Server, Slot
+from slots.models import Park, Server, Slot
 
 WORKER = uuid.UUID(int=1)
 OTHER_WORKER = uuid.UUID(int=2)
@@ -68,6 +68,14 @@ def idle(on: Server, holder: uuid.UUID | None = None, kv_tokens: int = 100, kv_t
     grant = leased(on, holder)
     leases.release(grant, kv_tokens, kv_task)
     return grant
+
+
+def parked(on: Server, holder: uuid.UUID, number: int = 0, outline: object = None) -> Park:
+    """A file on `on` with the cache of `holder`."""
+    return Park.objects.create(
+        server=on, number=number, name=f"1a2b3c4d-{on.pk}-{number}", state=Park.State.READY, holder=holder, tokens=120,
+        bytes=2_767_496, outline=outline or {"prompt": [], "answer": None}, fingerprint=on.fingerprint, saved_at=Now(),
+    )  # fmt: skip
 
 
 def running(where: Conversation | None = None, on: Server | None = None, worker: uuid.UUID = WORKER) -> Claim:

@@ -15,13 +15,13 @@ from chatbackend.accounts import invites
 from chatbackend.accounts.models import Invite, User
 from chatbackend.accounts.rights import RIGHTS
 from conversations.models import Conversation, Preset
-from slots.models import PastLease, Server, Slot
+from slots.models import Park, PastLease, Server, Slot
 from tests import factories
 from tests.administrators import KEY, WORDS, administrator, furnish, page, signed_in, staff
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LISTS: tuple[type[Model], ...] = (Server, Slot, PastLease, User, Invite, Conversation, Preset, LogEntry)
+LISTS: tuple[type[Model], ...] = (Server, Slot, Park, PastLease, User, Invite, Conversation, Preset, LogEntry)
 VIEWS = {
     "slots_server_look": Server,
     "slots_server_drain": Server,
@@ -118,6 +118,7 @@ def test_no_list_can_be_asked_for_what_it_does_not_show() -> None:
         (Server, {"api_key__startswith": "sk"}),
         (Slot, {"server__api_key__startswith": "sk"}),
         (PastLease, {"slot__server__api_key__startswith": "sk"}),
+        (Park, {"outline__isnull": "0"}),
         (Conversation, {"title__startswith": "A"}),
         (Conversation, {"system_prompt__contains": "A"}),
         (Conversation, {"messages__text__contains": "steam"}),

@@ -15,7 +15,7 @@ from conversations.claims import Claim
 from conversations.models import Conversation, Generation, Message
 from conversations.worker import housekeeping
 from slots import leases
-from slots.models import PastLease, Slot
+from slots.models import PastLease, Server, Slot
 from tests import factories, worker
 from tests.administrators import administrator, page
 from tests.concurrently import at_once
@@ -124,9 +124,10 @@ def test_it_comes_back_as_it_was_on_every_device_and_finds_its_slot_warm(
 def test_after_a_while_it_is_removed_with_every_trace(alice: Person, where: Conversation) -> None:
     rendered.finished(Message.objects.get(role="assistant").pk, "They breathe fire.")
     other = factories.sent(factories.conversation(factories.person("bob")), "Of unicorns").message
+    factories.parked(Server.objects.get(), where.pk)
     ids = ids_of(where.pk)
     everywhere = {f"conversations_{name}" for name in ("conversation", "message", "generation")}
-    assert traces(*ids, "dragons", "breathe") >= everywhere | {"slots_slot", "slots_pastlease"}
+    assert traces(*ids, "dragons", "breathe") >= everywhere | {"slots_slot", "slots_pastlease", "slots_park"}
     alice.delete(f"conversations/{where.pk}/")
     assert deleting.remove_due() == 0
     late(where)

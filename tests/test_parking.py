@@ -1,17 +1,19 @@
 """Whoever comes back to a slot that was somebody else's meanwhile finds the cache again, and nobody else does."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from pytest_django import Settings
 
 from conversations import actions
 from conversations.history import GenerationView
 from conversations.models import Conversation
-from slots import client, grades, leases, parked, parking
+from slots import checking, client, grades, leases, parked, parking
 from slots.client import LlamaServer
 from slots.models import Park, Server, Slot
 from tests.administrators import administrator
@@ -98,8 +100,11 @@ def test_many_return_in_turn_to_few_slots_by_restore_and_the_disk_stays_bounded(
         assert set(fake.most_at_once.values()) == {1}
     server = Server.objects.get()
     assert server.save_ms
-    assert server.restore_ms
     assert parked.most_bytes(server) == pytest.approx(5 * 2048 * 23_060, rel=0.01)
+    said = " ".join(checking.text([checking.stored(server, timezone.now())]).split())
+    assert re.search(
+        r"5 of 5 files hold a cache, [\d.]+ MB, 2\d\d MB at most. Bringing one back took \d+ ms lately", said
+    )
 
 
 def test_on_a_warm_slot_nothing_of_parking_is_looked_for(worker: Answering, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from conversations import actions, estimate, rereading, sending
 from conversations.estimate import Sample
 from conversations.models import Conversation, Generation, Message
 from slots import leases, residency
-from slots.models import Slot
+from slots.models import Server, Slot
 from tests import factories, worker
 from tests.answers import ended
 from tests.eventually import eventually
@@ -117,6 +117,20 @@ def test_of_two_caches_that_of_the_last_turn_counts() -> None:
         leases.release(factories.leased(on, where.pk), 100, 7, {"of": number})
     assert Slot.objects.filter(kv_of=where.pk).count() == 2
     assert residency.outline(where.pk) == {"of": 2}
+
+
+def test_where_no_slot_has_it_the_newest_file_counts_that_would_be_restored() -> None:
+    where = factories.conversation()
+    on, other = (factories.server(url=f"http://{number}.test") for number in (1, 2))
+    factories.parked(on, where.pk, outline={"of": 1})
+    factories.parked(other, where.pk, outline={"of": 2})
+    assert residency.outline(where.pk) is None
+    Server.objects.update(parking="effective")
+    assert residency.outline(where.pk) == {"of": 2}
+    Server.objects.filter(pk=other.pk).update(fingerprint="another")
+    assert residency.outline(where.pk) == {"of": 1}
+    leases.release(factories.leased(on, where.pk), 100, 7, {"of": 3})
+    assert residency.outline(where.pk) == {"of": 3}
 
 
 def test_it_is_asked_for_over_rest(alice: Person, bob: Person) -> None:

@@ -14,6 +14,7 @@ RIGHTS = {
     "slots.view_slot": "See slots and leases",
     "slots.evict_slot": "Evict leases",
     "slots.view_pastlease": "See the history of leases",
+    "slots.view_park": "See which conversations are parked in files",
     "accounts.view_user": "See people",
     "accounts.add_user": "Add people",
     "accounts.change_user": "Disable people and make password-reset links",

@@ -1,4 +1,4 @@
-"""The leases of `slots.admin`, with the people who hold them and the answers that are being written under them."""
+"""The leases and files of `slots.admin`, with the people who hold them and the answers being written under them."""
 
 import logging
 from typing import Any
@@ -15,8 +15,9 @@ from conversations import actions, errors, turns
 from conversations.admin import links
 from conversations.models import Conversation, Generation
 from slots.admin.confirming import Confirmation, confirm
+from slots.admin.files import ParkPage
 from slots.admin.leases import STOPPING, PastLeasePage, Shown, SlotPage, address_of, back_to_list
-from slots.models import PastLease, Slot
+from slots.models import Park, PastLease, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +164,29 @@ class PastLeaseOfPersonPage(PastLeasePage):
     @admin.display(description="conversation")
     def conversation_shown(self, past: Any) -> str:
         return links.conversation(past.holder) if past.person else "deleted"
+
+
+class ParkOfPersonPage(ParkPage):
+    list_display = [
+        "place", "state_shown", "person_shown", "conversation_shown", "tokens_shown", "size", "saved", "used",
+    ]  # fmt: skip
+    shown = (
+        "place", "name", "state_shown", "meaning", "person_shown", "conversation_shown", "tokens_shown", "size",
+        "saved", "used", "due",
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Park]:
+        return super().get_queryset(request).annotate(**PEOPLE)
+
+    @admin.display(description="person")
+    def person_shown(self, park: Any) -> str:
+        return links.person(park.person_pk, park.person)
+
+    @admin.display(description="conversation")
+    def conversation_shown(self, park: Any) -> str:
+        if park.holder is None:
+            return "–"
+        return links.conversation(park.holder) if park.person else "deleted"
 
 
 def _running(shown: Shown) -> Generation | None:

@@ -291,7 +291,8 @@ def _consequences(held: list[Slot]) -> list[str]:
     said = []
     if Slot.Phase.IDLE in phases:
         said.append(
-            "Idle: its conversation loses the cache. Its next message reads the history again, which takes time."
+            "Idle: its conversation loses the cache. Its next message brings it back from a file, where there is one, "
+            "or reads the history again, which takes time."
         )
     if Slot.Work.TURN in phases:
         said.append(

@@ -16,7 +16,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from slots import advice, grades, orders, servers
+from slots import advice, disk, grades, orders, servers
 from slots.admin.confirming import Confirmation, confirm
 from slots.admin.reading import Page, counting, moment, pill
 from slots.admin.standing import standing
@@ -101,7 +101,7 @@ class ServerPage(Page[Server]):
     ordering = ("url",)
     actions = ("look_at", "probe_again", "drain", "serve", "retire")
     shown = (
-        "address", "standing", "why", "grade_shown", "costs_shown", "cure_shown", "foreign_shown",
+        "address", "standing", "why", "grade_shown", "costs_shown", "cure_shown", "files", "foreign_shown",
         "model_shown", "places", "context", "origin", "has_key",
     )  # fmt: skip
 
@@ -172,6 +172,10 @@ class ServerPage(Page[Server]):
             return verdict.cure
         box = '{}<div class="copybox"><code>{}</code><button type="button" data-copy>Copy</button></div>'
         return format_html(box, advice.introduction(verdict.cure), verdict.cure)
+
+    @admin.display(description="parked files")
+    def files(self, server: Server) -> str:
+        return disk.sentences(server)
 
     @admin.display(description="requests of others", ordering="foreign_count")
     def foreign_shown(self, server: Server) -> str:
