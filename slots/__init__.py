@@ -14,10 +14,11 @@ What is promised, each with a test in `tests/test_leases.py` or `tests/test_turn
    before the next one and with what the server says that it reused. More than that takes the server out of service
    (`slots.isolation`, `tests/test_verified_turns.py`).
 7. A lease survives between turns and is renewed while busy. A dead worker costs its conversations one time to live.
-8. A cache is parked in a file when its slot goes to somebody else, and restored to its holder alone (`slots.parking`). A
-   file counts when its server saved as many tokens as the slot had been seen to hold, under a fence still held; it is
-   trusted as far as the next request finds it again; it is overwritten when its holder is no more, and until then that is
-   a row. A worker that dies at any point leaves nothing wrong (`tests/test_parking.py`, `tests/test_parking_ahead.py`).
+8. A cache is parked in a file when its slot goes to somebody else, and restored to its holder alone (`slots.parking`).
+   A file counts when its server saved as many tokens as the slot had been seen to hold, under a fence still held; it is
+   trusted as far as the next request finds it again; it is overwritten when its holder is no more, and until then that
+   is a row. A worker that dies at any point leaves nothing wrong (`tests/test_parking.py`,
+   `tests/test_parking_ahead.py`).
 9. A server is leased at the grade that its process was found to deserve, and not before: in full, without parking, or
    one at a time where slots share or lose caches (`slots.grades`, `tests/test_probe.py`, `tests/test_grades.py`).
 9. Other work than turns (titles, prewarms, parks) takes nothing from anybody, and a turn takes its slot at once: the
