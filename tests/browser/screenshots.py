@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from chatbackend.accounts import invites
+from chatbackend.accounts.models import User
 from conversations.models import Preset
 from slots.models import Server, Slot
 from tests import factories
@@ -176,6 +177,37 @@ def test_no_server(site: Site) -> None:
     alice.say("Is anybody there?")
     expect(alice.progress).to_contain_text("Waiting")
     picture(alice.page, "no-server-waiting")
+
+
+def test_a_server_that_went_away(site: Site) -> None:
+    site.llama.script(Script(text=ANSWER, rate=20))
+    site.worker()
+    alice = site.person().say("How does a steam engine work?").begins_to_answer(300)
+    site.llama.stop()
+    expect(alice.progress).to_contain_text("The model server went away; your answer goes on when it is back.")
+    picture(alice.page, "went-away")
+
+
+def test_prompts_that_keep_conversations_cold(site: Site) -> None:
+    site.worker()
+    alice = site.person().say("Hello")
+    alice.is_answered()
+    alice.page.get_by_label("This conversation", exact=True).click()
+    alice.page.get_by_role("button", name="Settings").click()
+    dialog = alice.page.get_by_role("dialog", name="Settings of this conversation")
+    dialog.get_by_label("System prompt").fill("It is {{CURRENT_DATETIME}}, {time}. Be kind.")
+    picture(alice.page, "placeholders")
+    dialog.get_by_text("Save as a preset").click()
+    dialog.get_by_label("Name").fill("House")
+    dialog.get_by_role("button", name="Save preset").click()
+    expect(dialog).to_contain_text("is sent as written")
+    dialog.locator("#preset-done").scroll_into_view_if_needed()
+    picture(alice.page, "placeholders-warned-of")
+    Preset.objects.update(for_everybody=True)
+    User.objects.update(is_staff=True, is_superuser=True)
+    for name, path in (("overview", "/admin/"), ("presets", "/admin/conversations/preset/")):
+        alice.page.goto(f"{site.origin}{path}")
+        picture(alice.page, f"admin-{name}")
 
 
 def test_cut_short(site: Site) -> None:
