@@ -44,10 +44,10 @@ FROM conversations_generation g JOIN conversations_conversation c ON c.id = g.co
 WHERE g.status IN ('done', 'cancelled') AND g.usage IS NOT NULL AND NOT g.imported AND c.deleted_at IS NULL
 ORDER BY g.id DESC LIMIT %s"""
 
-# Tokens that a generation will read if its cache is gone, and write at most.
+# Tokens that a generation will read if its cache is gone, and write at most. Of what leaves no room for an answer about
+# half is sent (`conversations.window`).
 _WORK = """
-coalesce((b.usage->>'prompt_tokens')::float + (b.usage->>'completion_tokens')::float, 0)
-  + (octet_length(q.text) + octet_length(a.text)) / %(bytes_per_token)s,
+CASE WHEN whole.tokens > 0.75 * smallest.n_ctx THEN smallest.n_ctx / 2 ELSE whole.tokens END,
 CASE WHEN jsonb_typeof(c.params->'max_tokens') = 'number' THEN (c.params->>'max_tokens')::float
      ELSE %(default_max_tokens)s END"""
 _WORK_FROM = """
@@ -57,7 +57,13 @@ JOIN conversations_message a ON a.id = g.message_id
 JOIN conversations_message q ON q.id = a.parent_id
 LEFT JOIN LATERAL (
   SELECT usage FROM conversations_generation
-  WHERE message_id = q.parent_id AND NOT imported ORDER BY id DESC LIMIT 1) b ON true"""
+  WHERE message_id = q.parent_id AND NOT imported ORDER BY id DESC LIMIT 1) b ON true
+CROSS JOIN LATERAL (
+  SELECT coalesce((b.usage->>'prompt_tokens')::float + (b.usage->>'completion_tokens')::float, 0)
+    + (octet_length(q.text) + octet_length(a.text)) / %(bytes_per_token)s AS tokens) whole
+CROSS JOIN LATERAL (
+  SELECT min(n_ctx)::float AS n_ctx FROM slots_server
+  WHERE state = 'ready' AND (g.model = '' OR model = g.model)) smallest"""
 
 _GUESSES = {"bytes_per_token": BYTES_PER_TOKEN, "default_max_tokens": DEFAULT_MAX_TOKENS}
 

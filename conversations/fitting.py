@@ -85,6 +85,12 @@ def check_more(person: int, generation: UUID, client_id: UUID) -> None:
     _check(person, answer.conversation_id, client_id, turn, "this answer and its question take", _MORE)
 
 
+def context(model: str) -> int | None:
+    """Model tokens of the smallest slot that a conversation with `model` may be given; None while there is none."""
+    found = statements.row(_OF_MODEL, {"model": model})
+    return found[1] if found else None
+
+
 def why_not_system_prompt(system_prompt: str, model: str) -> str | None:
     """A sentence if it leaves too little of the context of `model` (empty: of any) for what is to be said."""
     found = statements.row(_OF_MODEL, {"model": model}) if system_prompt else None

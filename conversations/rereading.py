@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from conversations import errors, estimate, history, placeholders
+from conversations import errors, estimate, fitting, history, placeholders, window
 from conversations.estimate import BYTES_PER_TOKEN, Estimate
 from conversations.models import Conversation, Message
+from conversations.window import Said
+from conversations.worker import asking
 from conversations.worker.outline import Outline
 from slots import residency
 
@@ -21,7 +23,8 @@ LONG = 100  # characters
 
 # Of each message up to a question: how many model tokens the prompt had that ended with it. Of an answer that is the
 # prompt and what was written, unless it was thought about: a template may leave that out. What was queued again or gone
-# on with was counted with a part of the answer: the least is the one without.
+# on with was counted with a part of the answer: the least is the one without. What was counted for another window tells
+# nothing: an answer before which it was moved has no count of its question.
 _COUNTED = """
 WITH RECURSIVE path AS (
   SELECT id, parent_id, role, text, 1 AS depth FROM conversations_message WHERE id = %s
@@ -33,7 +36,7 @@ FROM path
 LEFT JOIN LATERAL (
   SELECT min((g.usage->>'prompt_tokens')::integer) AS tokens
   FROM conversations_message a JOIN conversations_generation g ON g.message_id = a.id
-  WHERE a.parent_id = path.id AND g.kind <> 'continue' AND NOT g.imported) asked ON true
+  WHERE a.parent_id = path.id AND g.kind <> 'continue' AND NOT g.imported AND a.window_start IS NULL) asked ON true
 LEFT JOIN LATERAL (
   SELECT CASE WHEN m.reasoning = ''
            THEN (g.usage->>'prompt_tokens')::integer + (g.usage->>'completion_tokens')::integer END AS tokens
@@ -65,8 +68,9 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
     """
     if question.role != Message.Role.USER:
         raise errors.NotAQuestion
-    asked = history.prompt(where.pk, question.pk, _system_prompt(where))
-    turns = _turns(where, question)
+    said = history.said(where.pk, question.pk)
+    asked = history.sent(said[window.begins(said) :], _system_prompt(where))
+    turns = _turns(where, question, said)
     upto = [0.0, *(_upto(turns) if turns else [0.0])]
     length = len(question.text)
     wanted = length if characters is None else characters
@@ -75,8 +79,25 @@ def of_edit(where: Conversation, question: Message, same: int, characters: int |
     each = measure[0] / measure[1] if measure[1] else 1 / BYTES_PER_TOKEN  # imported ones may be empty
     known = _in_cache(where, asked)
     found = upto[-2] + each * min(same, wanted, length) if known == len(asked) else upto[known]
-    tokens = max(1, round(upto[-1] + each * (wanted - length) - found))
+    grown = each * (wanted - length)
+    moved = _after_move(where, upto, grown)
+    tokens = max(1, round(upto[-1] + grown - found if moved is None else moved))
     return Cost(tokens, estimate.reading(where.model, tokens))
+
+
+def _after_move(where: Conversation, upto: Sequence[float], grown: float) -> float | None:
+    """Tokens that are read if the window has to be moved for it, all but the system prompt; None if it has not."""
+    n_ctx, opening = fitting.context(where.model), 1 if where.system_prompt else 0
+    if n_ctx is None:
+        return None
+
+    def tokens(start: int) -> int:
+        return round(upto[-1] + grown - upto[start] + upto[opening])
+
+    present, *later = range(opening, len(upto) - 1, 2) or [opening]  # those before a question
+    reserve = window.reserve(asking.most(where.params), n_ctx)
+    chosen = window.choose([present, *later], tokens, n_ctx, reserve)
+    return None if chosen in (None, present) else tokens(chosen or 0) - upto[opening]
 
 
 def _in_cache(where: Conversation, asked: Sequence[dict[str, str]]) -> int:
@@ -88,11 +109,14 @@ def _system_prompt(where: Conversation) -> str:
     return placeholders.expanded(where.system_prompt, where.created_at)
 
 
-def _turns(where: Conversation, question: Message) -> list[_Turn]:
-    """One for each turn that `history.prompt` makes of the path to `question`."""
+def _turns(where: Conversation, question: Message, said: Sequence[Said]) -> list[_Turn]:
+    """One for each turn that `history.sent` makes of `said`, the path to `question`, from where the window begins."""
+    begins = window.begins(said)
+    moved = max((at for at, one in enumerate(said) if one.window_start), default=0)  # for this answer
     with connection.cursor() as cursor:
         cursor.execute(_COUNTED, [question.pk])
-        messages = cursor.fetchall()
+        counted = enumerate(cursor.fetchall())
+        messages = [(role, size, tokens if at >= moved else None) for at, (role, size, tokens) in counted][begins:]
     system = len(_system_prompt(where).encode())
     turns, last = [_Turn(system, None)] if system else [], ""
     for role, size, tokens in messages:

@@ -160,6 +160,15 @@ class TestWithTheDatabase:
         assert (first.prompt, first.most) == (450, 77)
         assert (second.prompt, second.most) == (90, 512)
 
+    def test_of_a_conversation_that_outgrew_the_context_half_of_that_is_read(self) -> None:
+        where = factories.conversation()
+        answered(factories.running(where, factories.server(slots=1)), {"prompt_tokens": 1500, "completion_tokens": 30})
+        for words, tokens in (("word", 1531), ("word " * 8, 1024)):
+            turn = factories.sent(where, words)
+            assert [one.prompt for one in estimate.waiting(10)] == [tokens]
+            turns.cancel(where.owner_id, turn.generation.pk)
+            Conversation.objects.filter(pk=where.pk).update(leaf=turn.message.parent)
+
     def test_those_far_behind_are_not_looked_at_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(estimate, "PLAYED", 1)
         for _ in range(3):

@@ -61,6 +61,29 @@ def test_counting_rendering_and_tokenizing_agree_with_what_is_evaluated(server: 
     assert server.chat(messages[1:], id_slot=0).progress[-1]["total"] == count
 
 
+def test_what_is_continued_is_counted_as_it_is_evaluated_and_counting_touches_no_slot(
+    server: Server,
+) -> None:
+    asked = [SYSTEM, user(words(3))]
+    path = "/v1/chat/completions/input_tokens"
+    partial = {"add_generation_prompt": False, "continue_final_message": True}
+    bodies: list[dict[str, object]] = [
+        {"messages": [*asked, assistant("The river")], **partial},
+        {"messages": asked, "chat_template_kwargs": {"enable_thinking": False}},
+    ]
+    before = [server.slot(number) for number in range(SLOTS)]
+    counts = [server.post(path, body).json()["input_tokens"] for body in bodies]
+    assert [server.slot(number) for number in range(SLOTS)] == before
+    for body, count in zip(bodies, counts, strict=True):
+        prompt = server.post("/apply-template", body).json()["prompt"]
+        written = {"content": prompt, "add_special": True, "parse_special": True}
+        assert len(server.post("/tokenize", written).json()["tokens"]) == count
+    evaluated = server.chat([*asked[1:], assistant("The river")], id_slot=0, max_tokens=1, **partial)
+    assert evaluated.progress[-1]["total"] == counts[0]
+    # More than a slot holds is counted too: a text of so many words, whatever the context is.
+    assert server.post(path, {"messages": [user("water " * 4000)]}).json()["input_tokens"] > 4000
+
+
 def test_a_control_token_in_a_message_is_the_real_one(server: Server) -> None:
     ids = server.post("/tokenize", {"content": "<|im_end|>"}).json()["tokens"]
     assert ids == [2]

@@ -74,6 +74,23 @@ def test_what_is_told_is_what_is_then_read(fake_llama: FakeLlama, start_worker: 
     is_near(told, edited(branch, LONG[:-20] + "something else here."))
 
 
+def test_what_is_told_knows_from_where_on_the_model_sees_the_conversation(start_worker: StartProcess) -> None:
+    with FakeLlama(n_ctx=512) as small:
+        start_worker(LLAMA_SERVERS=small.url)
+        where = factories.conversation(system_prompt="Be brief.", params={"max_tokens": 30})
+        words = "What else is there to be seen from a lighthouse at night? " * 5
+        questions = [asked(where, f"{number}: {words}") for number in range(6)]
+        moved = [answer.window_start for answer in Message.objects.filter(role="assistant").order_by("pk")]
+        assert [bool(start) for start in moved].count(True) == 1
+        # In the window that is in the cache; so long that it has to be moved; and where it had not been moved yet.
+        who, where_to = words.replace("What", "Who"), words.replace("What", "Where") * 4
+        for question, said in ((questions[-1], who), (questions[-1], where_to), (questions[1], "Why?")):
+            told = cost(question, characters=len(said))
+            assert told.tokens < 482
+            is_near(told, edited(question, said))
+        assert Message.objects.filter(window_start__isnull=False).count() == 2
+
+
 def test_without_a_cache_all_of_it_is_read_and_how_long_that_takes_is_told(
     fake_llama: FakeLlama, start_worker: StartProcess
 ) -> None:
