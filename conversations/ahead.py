@@ -45,13 +45,15 @@ WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NU
                   WHERE s.phase = 'busy' AND s.work = 'prewarm' AND o.owner_id = c.owner_id)"""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.ahead', 0))"
 
-# Somebody else's turn on the same server or in its queue, or nobody's conversation any more.
+# Somebody else's turn on the same server or in its queue, or nobody's conversation any more: that of a preset's prompt,
+# whose holder is a UUID of version 5, never was one.
 _UNWELCOME = """
 SELECT s.fence FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
 WHERE s.fence = ANY(%(fences)s) AND (
   EXISTS (SELECT FROM slots_slot b WHERE b.server_id = v.id AND b.phase = 'busy' AND b.work = 'turn')
   OR EXISTS (SELECT FROM conversations_generation g WHERE g.status = 'queued' AND g.model IN ('', v.model))
-  OR NOT EXISTS (SELECT FROM conversations_conversation c WHERE c.id = s.holder AND c.deleted_at IS NULL))"""
+  OR substr(s.holder::text, 15, 1) <> '5'
+    AND NOT EXISTS (SELECT FROM conversations_conversation c WHERE c.id = s.holder AND c.deleted_at IS NULL))"""
 
 
 class Throttle:

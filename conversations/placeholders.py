@@ -43,9 +43,14 @@ def warnings(system_prompt: str) -> list[str]:
         names = ", ".join(foreign[:MOST_NAMED])
         verb = "is" if len(foreign) == 1 else "are"
         said.append(f"{names} {verb} sent as written: only {{date}}, {{time}} and {{datetime}} are replaced here.")
-    if any(name != "date" for name in _OURS.findall(system_prompt)):
+    if timed(system_prompt):
         said.append(TIMED)
     return said
+
+
+def timed(system_prompt: str) -> bool:
+    """Whether it differs in each conversation."""
+    return any(name != "date" for name in _OURS.findall(system_prompt))
 
 
 def _foreign(system_prompt: str) -> list[str]:

@@ -31,6 +31,7 @@ from slots.reading import Props as Props
 from slots.reading import SlotState as SlotState
 from slots.streams import Stream as Stream
 
+CHAT = "/v1/chat/completions"
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 PEEK_SECONDS = 2.0
@@ -88,7 +89,7 @@ class LlamaServer:
         self,
         body: dict[str, Any],
         stream_id: uuid.UUID,
-        path: str = "/v1/chat/completions",
+        path: str = CHAT,
         silence: float | None = None,
     ) -> Stream:
         """Start a completion under `stream_id` and return its stream from the first byte.

@@ -232,6 +232,13 @@ def useless(server: int) -> None:
     _spoil(Q(server=server, state=State.READY))
 
 
+def holders_on(server: Server) -> set[uuid.UUID]:
+    """Whose files its process can go on from, and whose are being written."""
+    rows = Park.objects.filter(server=server, state__in=[State.WRITING, State.READY])
+    usable = rows.filter(Q(state=State.WRITING) | Q(fingerprint=server.fingerprint))
+    return {holder for holder in usable.values_list("holder", flat=True) if holder}
+
+
 def due(server: int | None = None) -> int:
     """How many files are to be overwritten, on all servers or on one."""
     rows = Park.objects.filter(state=State.STALE)

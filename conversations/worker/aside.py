@@ -21,7 +21,7 @@ from conversations.worker.outline import Messages, Outline
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
 from slots import control_tokens, leases, servers
-from slots.client import LlamaServer, ServerError, Stream, StreamBroken
+from slots.client import CHAT, LlamaServer, ServerError, Stream, StreamBroken
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
 from slots.reading import Event
@@ -128,10 +128,13 @@ class Aside:
         )
         if messages[-1]["role"] == "system":
             body["add_generation_prompt"] = False  # what a person says comes next, and no answer
+        return self._send(client, body)
+
+    def _send(self, client: LlamaServer, body: dict[str, Any], path: str = CHAT) -> Heard:
         self._check()
         self._client = client
         try:
-            with client.post(body, self.grant.stream_id) as stream:
+            with client.post(body, self.grant.stream_id, path) as stream:
                 return self._heard(stream)
         except StreamBroken:
             if self._held.lost.is_set():

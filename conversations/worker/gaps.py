@@ -1,9 +1,10 @@
-"""Finds what is to be done between turns: titles that are due, and conversations that somebody is about to send to.
+"""Finds what is to be done between turns: titles, presets, and conversations that somebody is about to send to.
 
-Neither evicts anybody or waits in the queue, and both give way as soon as anybody sends to their server.
+None of it evicts anybody or waits in the queue, and both give way as soon as anybody sends to their server.
 """
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from uuid import UUID
 from django.conf import settings
 from django.db import Error, connection
 
-from conversations import ahead, naming
+from conversations import ahead, naming, prefixes
+from conversations.worker import presetting
 from conversations.worker.aside import Aside
+from conversations.worker.presetting import PresetPrompt
 from conversations.worker.prewarming import Prewarm
 from conversations.worker.titling import Title
 from slots import leases
@@ -26,6 +29,8 @@ logger = logging.getLogger(__name__)
 EVERY_SECONDS = 1.0
 WISH_SECONDS = 3.0  # after which whoever wished it has sent, or gone on
 MOST_WISHES = 1_000
+PRESETS_SECONDS = 5.0
+AGAIN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Gaps(threading.Thread):
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._looked_at = 0.0
+        self._presets_at = 0.0
+        self._read: dict[tuple[int, UUID], float] = {}  # when the prompt of a preset was read last on a server
 
     def hint(self) -> None:
         """Somebody sent, or something ended."""
@@ -98,6 +105,28 @@ class Gaps(threading.Thread):
         if settings.TITLES and time.monotonic() >= self._looked_at + EVERY_SECONDS / 2:
             self._looked_at = time.monotonic()
             self._title()
+        if time.monotonic() >= self._presets_at:
+            self._presets_at = time.monotonic() + PRESETS_SECONDS
+            self.read_presets()
+
+    def read_presets(self) -> None:
+        """Begin to read one on each server that has nothing else to do."""
+        reachable = self._watch.reachable
+        for server in presetting.idle(reachable) if reachable else ():
+            wished = prefixes.wanted(server.switches)
+            presetting.keep(server, [one.holder for one in wished])
+            now = time.monotonic()
+            missing = (one for one in presetting.missing(server, wished) if self._may_read(server.pk, one.holder, now))
+            if (one := next(missing, None)) is None:
+                continue
+            grant = leases.acquire(one.holder, self._worker, [server.pk], work=Slot.Work.PREWARM)
+            if grant:
+                self._read[server.pk, one.holder] = now
+                self._begin(PresetPrompt(grant, self._watch, self._renewal, one))
+
+    def _may_read(self, server: int, holder: UUID, now: float) -> bool:
+        """One that is parked and soon overwritten by others is not read for ever."""
+        return now > self._read.get((server, holder), -math.inf) + AGAIN_SECONDS
 
     def _give_way(self) -> None:
         unwelcome = ahead.unwelcome([one.grant.fence for one in self._running]) if self._running else set()

@@ -1,5 +1,7 @@
 """A slot that changes hands: what it still holds is parked for its former holder, the newcomer's own file restored.
 
+Where it has none, that of the preset with whose prompt it begins.
+
 Only for one that does not find its own cache there, and in front of its first token: whatever goes wrong costs time,
 and the turn goes on by reading history.
 """
@@ -8,6 +10,7 @@ import functools
 import threading
 from collections.abc import Sequence
 
+from conversations import prefixes
 from conversations.worker.outline import Decided, Messages, Outline
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
@@ -36,7 +39,8 @@ class HandOver:
         if not parking.works(self._server):
             return False
         grant = self._held.grant
-        files = persist(lambda: parked.find(grant, [grant.holder]))  # first: what is parked takes none of these
+        alike = persist(lambda: prefixes.holders(grant.holder, asked, decided))
+        files = persist(lambda: parked.find(grant, [grant.holder, *alike]))  # first: what is parked takes none of these
         if former := self._cache.former:
             self._note(parking.park(client, self._held, former, persist))
         return not stop.is_set() and self._restore(client, files, asked, decided)
@@ -59,7 +63,8 @@ class HandOver:
             self._note(told)
             if told:
                 self._restored = True
-                self._cache.brought_back(file.tokens, outline, promised)
+                own = file.holder == self._held.grant.holder
+                self._cache.brought_back(file.tokens, outline, promised, whole=own)
                 return True
         return False
 

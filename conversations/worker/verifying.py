@@ -88,12 +88,15 @@ class Cache:
         former = self._grant.former
         return former if former and self._before and former.shown_by(self._before) else None
 
-    def brought_back(self, tokens: int, outline: Outline, promised: int) -> None:
-        """So many tokens of its own were restored into the slot; `promised` are to be found again at least."""
+    def brought_back(self, tokens: int, outline: Outline, promised: int, *, whole: bool) -> None:
+        """So many tokens were restored into the slot; `promised` are to be found again at least.
+
+        `whole`: they are what its last turn left, and not only what it has in common with others.
+        """
         task = self._before[1] if self._before else None  # a restore is no request
         self._before = (None if task is None else tokens, task)
         self._ours, self._bound, self._restored, self._promised = True, tokens, tokens, promised
-        self._outline, self.replay_cause = outline, None
+        self._outline, self.replay_cause = outline, None if whole else self._claim.replay_cause
 
     @property
     def restored(self) -> tuple[Figures, Outline]:
@@ -117,9 +120,9 @@ class Cache:
         cache, bound = progress["cache"], self._bound
         if bound is not None and cache > bound:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
-        if self._ours and not self.replay_cause:
+        if self._ours:
             about = self._asked, cache, self._held or 0, self._decided
-            self.replay_cause = self._outline.cause(*about, trimmed=self._trimmed)
+            self.replay_cause = self.replay_cause or self._outline.cause(*about, trimmed=self._trimmed)
             self._prove(cache)
         elif self._grant.parks_in_ram and cache >= (self._claim.prompt_before or progress["total"]) - OPENING:
             self.replay_cause = None
