@@ -1,6 +1,7 @@
 """Conversations that begin with a preset find its prompt read, and in its file is nothing else."""
 
 import json
+import struct
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from pytest_django import Settings
 from conversations import prefixes, turns
 from conversations.models import Conversation, Preset
 from conversations.worker.gaps import Gaps
-from slots import parked
+from slots import parked, servers
 from slots.models import Park, Slot
 from slots.renewal import Renewal
 from slots.watch import Watch
@@ -21,6 +22,8 @@ from tests import factories
 from tests.answering import Answering, answering, somebody
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama
+from tests.grading import tried
+from tests.llama import LlamaProcess
 from tests.scripted import tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,3 +149,19 @@ def test_nothing_is_read_while_anybody_is_answered_or_waits_and_not_twice_in_a_w
     (file,) = read(gaps)
     parked.forget([file.holder] if file.holder else [])
     assert not read(gaps)
+
+
+@pytest.mark.llama
+def test_on_the_real_server_the_file_holds_the_tokens_of_the_prompt_and_no_others(real_llama: LlamaProcess) -> None:
+    server = tried(real_llama.url, api_key=real_llama.api_key or "")
+    preset()
+    watch = Watch()
+    watch.round()
+    (file,) = read(Gaps(factories.WORKER, watch, Renewal()))
+    told = servers.client_of(server).tokens(f"<|im_start|>system\n{HOUSE}<|im_end|>\n<|im_start|>user\n")
+    assert file.tokens == len(told)
+    folder = Path(real_llama.command[real_llama.command.index("--slot-save-path") + 1])
+    written = (folder / file.name).read_bytes()
+    at = written.index(struct.pack(f"<{len(told)}i", *(number for number, _ in told)))
+    assert at < 64, "the list of tokens is what the file begins with"
+    assert struct.unpack("<i", written[at - 4 : at]) == (len(told),)
