@@ -29,15 +29,18 @@ MOST_PEOPLE = 2_000  # whose hints are counted
 # Nobody is evicted and nobody waits for it: where nothing is to be gained, or somebody else needs the machine, nothing
 # is read. A file of its own is restored beside a turn, too: that takes milliseconds.
 _WHERE = """
-SELECT c.model, ARRAY(
+SELECT wants.model, ARRAY(
   SELECT v.id FROM slots_server v
-  WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.grade <> 'one_at_a_time' AND c.model IN ('', v.model)
+  WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.grade <> 'one_at_a_time' AND wants.model IN ('', v.model)
     AND NOT EXISTS (SELECT FROM slots_slot b WHERE b.server_id = v.id AND b.phase = 'busy' AND b.work = 'prewarm')
     AND (NOT EXISTS (SELECT FROM slots_slot b WHERE b.server_id = v.id AND b.phase = 'busy' AND b.work = 'turn')
          OR v.parking = 'effective' AND EXISTS (
            SELECT FROM slots_park p WHERE p.server_id = v.id AND p.holder = c.id AND p.state = 'ready'
              AND p.fingerprint = v.fingerprint)))
-FROM conversations_conversation c
+FROM conversations_conversation c CROSS JOIN LATERAL (
+  SELECT coalesce(nullif(c.model, ''), (
+    SELECT b.answered_by FROM conversations_generation b
+    WHERE b.conversation_id = c.id AND b.started_at IS NOT NULL ORDER BY b.id DESC LIMIT 1), '')) wants (model)
 WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NULL
   AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND (s.phase = 'busy' OR s.kv_of = c.id))
   AND NOT EXISTS (SELECT FROM conversations_generation g WHERE g.status = 'queued' AND c.model IN ('', g.model))

@@ -60,7 +60,12 @@ def read(grant: Grant, generation: uuid.UUID) -> Claim:
 
 def begin(grant: Grant, generation: uuid.UUID, moved: str) -> Claim | None:
     """The same in the statement that begins it: its beginning is `moved`, the CTE `begun`; None if nothing was."""
-    about: dict[str, Any] = {"generation": generation, "stream": grant.stream_id, "fence": grant.fence}
+    about: dict[str, Any] = {
+        "generation": generation,
+        "stream": grant.stream_id,
+        "fence": grant.fence,
+        "server": grant.server,
+    }
     row = statements.row(moved + _SO_FAR.format(generations="begun"), about)
     return _claim(grant, generation, row) if row else None
 

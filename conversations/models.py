@@ -131,6 +131,7 @@ class Generation(models.Model):
     request_digest = models.BinaryField()
     kind = models.TextField(choices=Kind)
     model = models.TextField(blank=True, default="")
+    answered_by = models.TextField(blank=True, db_default="")  # the model of its server; of the last one, if of several
     # Of the conversation when it was asked for: later changes are for later turns. NULL: from before this was kept.
     params = models.JSONField(null=True, blank=True)
     system_prompt = models.TextField(null=True, blank=True)  # noqa: DJ001  as above

@@ -6,28 +6,54 @@ and estimate read it.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Count, Q
 
 from conversations import errors, places
-from conversations.models import Generation, Person, Waiting
+from conversations.models import Generation, Person
 from conversations.places import Place
 from slots import causes, leases, statements
 
 PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
+SPARING_SECONDS = 5.0  # for which somebody waits rather than that another who waits loses a slot
+FAITHFUL_SECONDS = 30.0  # for which a conversation without a model of its own waits for the one that answered it last
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
 _LOCK = """
 SELECT set_config('idle_in_transaction_session_timeout', %(paused)s, true),
        pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
 
-_FIELDS = ["generation_id", "conversation_id", "owner_id", "model", "began"]
+# The first of those who may begin, and all who keep a slot, wherever they are in the line. With several servers, who
+# has no model of their own stays with the one that answered them last: while it is served, and for FAITHFUL_SECONDS
+# of waiting though it is out of reach, as it may be back in a moment.
 _HEADS = """
-SELECT id, conversation_id, owner_id, model, began FROM conversations_queue
-WHERE (model = '' OR model IN (SELECT model FROM slots_server WHERE id = ANY(%(servers)s) AND state = 'ready'))
-  AND (began OR share <= %(share)s)
-ORDER BY position LIMIT %(most)s"""
+WITH known AS MATERIALIZED (
+  SELECT model, bool_or(state = 'ready' AND id = ANY(%(servers)s)) AS here, count(*) AS servers FROM slots_server
+  WHERE state <> 'retired' GROUP BY model),
+line AS (
+  SELECT q.id, q.conversation_id, q.model, q.began, q.position, q.began OR q.share <= %(share)s AS able,
+         s.id IS NOT NULL AS keeps,
+         date_part('epoch', statement_timestamp() - CASE WHEN q.began THEN coalesce((
+           SELECT p.ended_at FROM slots_pastlease p WHERE p.holder = q.conversation_id ORDER BY p.fence DESC LIMIT 1),
+           g.queued_at) ELSE g.queued_at END) AS waited,
+         coalesce(last.tokens, 0) AS tokens, coalesce(nullif(q.model, ''), last.answered_by, '') AS wants
+  FROM conversations_queue q JOIN conversations_generation g USING (id)
+  LEFT JOIN slots_slot s ON s.holder = q.conversation_id AND (s.phase = 'idle' OR s.work <> 'turn')
+  LEFT JOIN LATERAL (
+    SELECT b.answered_by, ((b.usage->>'prompt_tokens')::float + (b.usage->>'completion_tokens')::float)::integer
+    FROM conversations_generation b
+    WHERE (SELECT sum(servers) > 1 FROM known)
+      AND b.conversation_id = q.conversation_id AND b.id <> q.id AND b.started_at IS NOT NULL
+    ORDER BY b.id DESC LIMIT 1) last (answered_by, tokens) ON true),
+numbered AS (
+  SELECT line.*, known.here, row_number() OVER (PARTITION BY able ORDER BY position) AS number
+  FROM line LEFT JOIN known ON known.model = nullif(wants, '')
+  WHERE CASE WHEN line.model <> '' THEN here ELSE here IS NOT false OR waited > %(faithful)s END)
+SELECT id, conversation_id, CASE WHEN here THEN wants ELSE '' END, began, able, keeps, tokens, waited FROM numbered
+WHERE keeps OR able AND number <= %(most)s ORDER BY position"""
 
 
 def admit(person: int) -> None:
@@ -53,17 +79,43 @@ def lock() -> None:
     statements.rows(_LOCK, {"paused": leases.PAUSED})
 
 
-def heads(servers: Sequence[int], most: int) -> list[Waiting]:
-    """The first `most` that one of `servers` may serve now, in order: what is needed of them to begin."""
-    about = {"servers": list(servers), "share": settings.QUEUE_RUNNING_PER_PERSON, "most": most}
-    return [Waiting.from_db(None, _FIELDS, row) for row in statements.rows(_HEADS, about)]
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Somebody near the front of the queue: what is needed to begin."""
+
+    generation: UUID
+    conversation: UUID
+    model: str  # that may answer; empty: any
+    began: bool
+    able: bool  # its person may have one more answer written
+    keeps: bool  # it has a slot, which is idle or yields to it
+    tokens: int  # model tokens of its conversation, as of its last turn
+    waited: float  # seconds, since it was running last
 
 
-def rested(head: Waiting, servers: Sequence[int]) -> list[int]:
+def heads(servers: Sequence[int], most: int) -> list[Head]:
+    """The first `most` that one of `servers` may serve now, in order, and whoever keeps a slot, `able` or not."""
+    about = {
+        "servers": list(servers), "share": settings.QUEUE_RUNNING_PER_PERSON, "most": most, "faithful": FAITHFUL_SECONDS
+    }  # fmt: skip
+    return [Head(*row) for row in statements.rows(_HEADS, about)]
+
+
+def spared(head: Head, line: Sequence[Head]) -> tuple[list[UUID], list[UUID]]:
+    """Whose slots are not taken for `head`, and whose only when there is nothing else, as they have turns queued.
+
+    The first is nobody any more when it has waited for long: who goes on at once with every answer would keep it out.
+    """
+    able = [other.conversation for other in line if other.keeps and other.able and other is not head]
+    unable = [other.conversation for other in line if other.keeps and not other.able]
+    return (able, unable) if head.waited < SPARING_SECONDS else ([], able + unable)
+
+
+def rested(head: Head, servers: Sequence[int]) -> list[int]:
     """Without those that failed it a moment ago: three attempts within an instant would find the same fault."""
-    if not (head.began and Generation.objects.filter(pk=head.pk, attempt__gt=1).exists()):
+    if not (head.began and Generation.objects.filter(pk=head.generation, attempt__gt=1).exists()):
         return list(servers)
-    failed = causes.failed_lately(head.conversation_id, PAUSE_SECONDS)
+    failed = causes.failed_lately(head.conversation, PAUSE_SECONDS)
     return [server for server in servers if server not in failed]
 
 

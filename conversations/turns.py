@@ -24,8 +24,9 @@ from django.db.models.functions import Coalesce, Now
 
 from conversations import claims, errors, estimate, folding, queue, unfinished, unmeasured
 from conversations.claims import Claim
-from conversations.models import Chunk, Generation, Waiting
+from conversations.models import Chunk, Generation
 from conversations.places import Place
+from conversations.queue import Head
 from slots import isolation, leases
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
@@ -47,6 +48,7 @@ FROM untold WHERE g.id = untold.id"""
 _RUN = """
 WITH begun AS (
   UPDATE conversations_generation SET status = 'running', fence = %(fence)s, attempt = attempt + 1,
+                                      answered_by = (SELECT model FROM slots_server WHERE id = %(server)s),
                                       started_at = coalesce(started_at, statement_timestamp())
   WHERE id = %(generation)s AND status = 'queued' AND stop_asked_at IS NULL RETURNING *),
 served AS (
@@ -108,7 +110,7 @@ def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
         try:
             with transaction.atomic():
                 queue.lock()
-                heads = [head for head in queue.heads(servers, HEADS) if head.pk not in stopped]
+                heads = [head for head in queue.heads(servers, HEADS) if head.generation not in stopped]
                 return _first_of(heads, worker, servers)
         except _Stopped as gone:  # all of it is rolled back, so the slot is what it was
             stopped.add(gone.generation)
@@ -237,25 +239,35 @@ class _Stopped(Exception):
         self.generation = generation
 
 
-def _first_of(heads: list[Waiting], worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
-    full: set[str] = set()
+def _first_of(heads: list[Head], worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
+    full: set[tuple[str, bool]] = set()
     for head in heads:
-        if head.model in full:
+        spared, last = queue.spared(head, heads)
+        alike = head.model, bool(spared)
+        # Whoever keeps a slot goes on with it, though there is no other.
+        if not head.able or (alike in full and not head.keeps):
             continue
         rested = queue.rested(head, servers)
-        grant = leases.acquire(head.conversation_id, worker, rested, head.model) if rested else None
+        grant = _lease(head, worker, rested, spared, last) if rested else None
         if grant:
             return replace(_start(head, grant), others_wait=len(heads) > 1)
         # Its own slot may just not be quiet yet: that is no reason to let everybody else wait.
-        if len(rested) == len(servers) and not leases.holds(head.conversation_id):
-            full.add(head.model)
+        if len(rested) == len(servers) and not leases.holds(head.conversation):
+            full.add(alike)
     return None
 
 
-def _start(head: Waiting, grant: Grant) -> Claim:
-    if claim := claims.begin(grant, head.pk, _RUN):
+def _lease(
+    head: Head, worker: uuid.UUID, servers: Sequence[int], spared: Sequence[uuid.UUID], last: Sequence[uuid.UUID]
+) -> Grant | None:
+    who = head.conversation
+    return leases.acquire(who, worker, servers, head.model, tokens=head.tokens, spared=spared, last=last)
+
+
+def _start(head: Head, grant: Grant) -> Claim:
+    if claim := claims.begin(grant, head.generation, _RUN):
         return claim
-    raise _Stopped(head.pk)
+    raise _Stopped(head.generation)
 
 
 def _cas(generation: uuid.UUID, fence: int | None) -> QuerySet[Generation]:

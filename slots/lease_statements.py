@@ -51,15 +51,61 @@ own AS (
   WHERE s.holder = %(holder)s AND s.condition = 'ready' AND {{may_have}} AND {_SERVES}
   FOR NO KEY UPDATE OF s)"""
 
-# Order of the others: free before idle before what else than a turn is at work; the one that still holds the own cache;
-# expired; empty; longest unused.
+# What it takes to have as much in a cache again, in milliseconds: read, or restored where that is quicker (NULL: it
+# cannot be). As long as nothing is measured, a model token counts as much on every server.
+_MS = "least({tokens} * coalesce(v.read_ms, 1), CASE WHEN {restorable} THEN v.restore_ms END)"
+_PARKS = "v.parking = 'effective'"
+
+# What it would cost that a slot's own holder has to come back from elsewhere, by how likely that is to happen; and to
+# save its cache first, where no file has it. Whatever is not confirmed is nothing to lose.
+_VICTIM = f"""CASE WHEN s.kv_of = s.holder AND s.kv_tokens > 0 THEN
+    CASE WHEN s.expires_at < statement_timestamp() THEN 0
+         ELSE {_MS.format(tokens="s.kv_tokens", restorable=_PARKS)}
+              * exp(-date_part('epoch', statement_timestamp() - s.used_at) / %(idle_ttl)s::float8) END
+    + CASE WHEN {_PARKS} AND theirs.id IS NULL THEN coalesce(v.save_ms, 0) ELSE 0 END
+  ELSE 0 END"""
+_OWN_COST = _MS.format(tokens="%(tokens)s::float8", restorable="mine.id IS NOT NULL")
+
+# How much is going on at a server, from 0 to 2 per slot: busy counts twice, what yields to a turn once.
+_LOADS = """
+  SELECT server_id, avg(CASE WHEN condition = 'stopping' OR work = 'turn' THEN 2 WHEN phase = 'free' THEN 0 ELSE 1 END)
+         AS load
+  FROM slots_slot WHERE condition IN ('ready', 'stopping') AND server_id = ANY(%(servers)s) GROUP BY server_id"""
+
+_FILE = "{file}.server_id = v.id AND {file}.state = 'ready' AND {file}.fingerprint = v.fingerprint"
+_MINE, _THEIRS = _FILE.format(file="mine"), _FILE.format(file="theirs")
+_HAS_FILE = f"""EXISTS (
+  SELECT FROM slots_park mine JOIN slots_server v ON {_MINE}
+  WHERE mine.holder = %(holder)s AND {_PARKS} AND {_SERVES})"""
+
+# Where what is to be had is of the same kind:
+# 0 free, and the own cache is still in it        the newest
+# 1 free, on a server that has the own file       the least loaded server; so are 2 and 4
+# 2 free, and there is no such file; or long enough that its server counts as idle: the conversation moves, once
+# 3 idle                                          what costs least in sum: its holder's way back, and the own one
+# 4 free after all
+# 5 busy with what yields to a turn
+# 6 the last: idle or so, and its holder waits for a turn that may not begin yet
+_KIND = f"""CASE WHEN s.phase = 'free' AND s.kv_of = %(holder)s THEN 0
+       WHEN s.phase = 'free' AND mine.id IS NOT NULL THEN 1
+       WHEN s.phase = 'free'
+            AND (NOT {_HAS_FILE} OR s.since < statement_timestamp() - %(move)s * interval '1 s') THEN 2
+       WHEN s.phase = 'free' THEN 4
+       WHEN s.holder = ANY(%(last)s::uuid[]) THEN 6
+       WHEN s.phase = 'idle' THEN 3 ELSE 5 END"""
+
 _OTHER = f"""
 other AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
+  LEFT JOIN ({_LOADS}) loads ON loads.server_id = v.id
+  LEFT JOIN slots_park mine ON mine.holder = %(holder)s AND {_MINE} AND {_PARKS}
+  LEFT JOIN slots_park theirs ON theirs.holder = s.holder AND {_THEIRS} AND theirs.tokens >= s.kv_tokens
   WHERE {_SERVES} AND s.condition = 'ready' AND {{may_have}}
     AND NOT EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
-  ORDER BY s.phase = 'free' DESC, s.phase = 'idle' DESC, s.kv_of IS NOT DISTINCT FROM %(holder)s DESC,
-           coalesce(s.expires_at < statement_timestamp(), false) DESC, s.kv_of IS NULL DESC, s.used_at, s.id
+  ORDER BY {_KIND},
+           CASE WHEN s.phase = 'idle' THEN {_VICTIM} + {_OWN_COST}
+                WHEN s.kv_of = %(holder)s THEN -date_part('epoch', s.used_at) ELSE loads.load END,
+           s.kv_of IS NULL DESC, s.used_at, s.id
   LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED)"""
 
 _PICK = """
@@ -71,8 +117,9 @@ pick AS (
 
 # All in one statement: whoever comes for the first time, or finds everything busy, asks once. Never takes a turn's.
 _YIELDS = "(s.phase = 'idle' OR s.phase = 'busy' AND s.work <> 'turn')"
+_MAY_HAVE = f"(s.phase = 'free' OR {_YIELDS} AND s.holder <> ALL(%(spared)s::uuid[]))"
 ACQUIRE = f"""
-WITH {_OWN.format(may_have=_YIELDS)}, {_OTHER.format(may_have=f"(s.phase = 'free' OR {_YIELDS})")},
+WITH {_OWN.format(may_have=_YIELDS)}, {_OTHER.format(may_have=_MAY_HAVE)},
 {_PICK.format(own_ended_by="CASE WHEN phase = 'busy' THEN 'preempted' ELSE 'next_turn' END")},
 {_CLOSE.format(ended_by="why")}
 {_MOVE_TO_BUSY.format(

@@ -26,6 +26,7 @@ from slots.grants import LeaseLost as LeaseLost
 from slots.models import PastLease, Slot
 
 PAUSED = "10s"
+MOVE_SECONDS = 5.0  # for which a slot elsewhere must have been free before a conversation leaves its file for it
 
 _ACQUIRE = {
     Slot.Work.TURN: sql.ACQUIRE,
@@ -38,12 +39,24 @@ _UNKNOWN: dict[str, None] = {"kv_of": None, "kv_tokens": None, "kv_task": None, 
 
 
 def acquire(
-    holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], model: str = "", work: Slot.Work = Slot.Work.TURN
+    holder: uuid.UUID,
+    worker: uuid.UUID,
+    servers: Sequence[int],
+    model: str = "",
+    work: Slot.Work = Slot.Work.TURN,
+    *,
+    tokens: int = 0,
+    spared: Sequence[uuid.UUID] = (),
+    last: Sequence[uuid.UUID] = (),
 ) -> Grant | None:
     """Lease a slot of one of `servers` to `holder`, its next request's stream id already on the row.
 
-    A turn gets its own slot, idle or busy with other work than a turn; else a free one, else the longest unused idle
-    one, else anybody's that is busy with such other work (`Grant.preempted`). None when every slot is busy with a turn.
+    A turn gets its own slot, idle or busy with other work than a turn. Else, in this order: a free slot where its cache
+    still is, or on a server that has its file; any free slot, on the server where least is going on, unless it has a
+    file elsewhere and the slot has been free for less than MOVE_SECONDS; the idle one that is cheapest to lose; a free
+    one after all; anybody's that is busy with such other work (`Grant.preempted`). None when every slot is busy with a
+    turn. `tokens` is what the holder would have to read again; those of `spared` lose nothing to it, those of `last`
+    only when there is nothing else.
 
     Other work never takes anything from anybody: a title and a park get their own idle slot, a prewarm its own idle one
     or a free one. It may lose its lease to a turn at any moment, and then drops everything without a word (`LeaseLost`,
@@ -54,7 +67,8 @@ def acquire(
     the same moment.
     """
     about = _about(holder, worker, servers) | {
-        "model": model, "work": work.value, "stream_id": uuid.uuid4(), "idle_ttl": settings.LEASE_IDLE_TTL,
+        "model": model, "work": work.value, "stream_id": uuid.uuid4(), "tokens": float(tokens),
+        "spared": list(spared), "last": list(last), "move": MOVE_SECONDS, "idle_ttl": settings.LEASE_IDLE_TTL,
     }  # fmt: skip
     asked_at = time.monotonic()
     row = statements.row(_ACQUIRE[work], about)

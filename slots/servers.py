@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
-from django.db.models.functions import Now
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce, Now
 
 from slots import leases, statements, strangers
 from slots.capacity import why_unusable
@@ -34,6 +34,7 @@ SEVERAL = "Several processes answer behind this address."
 EACH_ITS_OWN = "Name each llama-server by its own address; a load balancer in front of them cannot keep slots apart."
 TWICE = "Another configured address leads to the same process."
 NAME_IT_ONCE = "Name each llama-server by one address."
+READ_ENOUGH = 64  # tokens of a prompt; of fewer most of the time is no reading
 QUIET_POLL = 0.003  # /slots costs about 1.4 ms and answers during a prefill
 
 _TAKES = """
@@ -86,6 +87,12 @@ def register() -> None:
 def get(pk: int) -> Server:
     """The server that a lease is on. As SQL: Django takes longer to write this query than Postgres to answer it."""
     return Server.objects.raw("SELECT * FROM slots_server WHERE id = %s", [pk])[0]
+
+
+def noted_reading(server: int, tokens: int, ms: float) -> None:
+    """Keep how fast it reads a prompt, as a turn of enough tokens has just shown: what losing a cache there costs."""
+    if tokens >= READ_ENOUGH:
+        Server.objects.filter(pk=server).update(read_ms=Coalesce(F("read_ms") * 0.8 + 0.2 * ms / tokens, ms / tokens))
 
 
 def client_of(server: Server) -> LlamaServer:

@@ -1,12 +1,10 @@
 """Servers that hang or fail again and again: the others are used, and nobody's attempts are spent in an instant."""
 
 import threading
-import uuid
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from django.db.models.functions import Now
 
 from conversations import queue, turns
 from conversations.models import Generation
@@ -89,7 +87,8 @@ def test_a_third_attempt_takes_its_time_on_the_same_server_and_none_on_another(s
 
         Server.objects.create(url=sound.url)
         eventually(lambda: Server.objects.filter(state="ready").count() == 2)
-        Slot.objects.filter(server__url=sound.url).update(used_at=Now(), kv_of=uuid.uuid4())  # so that it comes second
+        eventually(lambda: not Slot.objects.filter(condition="stopping").exists())
+        factories.idle(Server.objects.get(url=sound.url))  # there is more going on there, so that it comes second
         again = factories.sent(factories.conversation(), "hello again")
         assert ended(again).status == "done"
         last = failing.requests[-1]

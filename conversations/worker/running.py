@@ -230,6 +230,9 @@ class Run:
         self._writer.close(self._writing)
         self._finish(ending)
         self._release(client)
+        read = ending.timings or {}
+        if read.get("prompt_n") and read.get("prompt_ms"):
+            persist(lambda: servers.noted_reading(self.claim.grant.server, read["prompt_n"], read["prompt_ms"]))
 
     def _finish(self, ending: Ending) -> None:
         persist(lambda: turns.finish(self.claim, ending))
