@@ -184,7 +184,7 @@ def test_a_server_that_went_away(site: Site) -> None:
     site.worker()
     alice = site.person().say("How does a steam engine work?").begins_to_answer(300)
     site.llama.stop()
-    expect(alice.progress).to_contain_text("The model server went away; your answer goes on when it is back.")
+    expect(alice.progress).to_contain_text("The model server went away; your answer goes on when it is back")
     picture(alice.page, "went-away")
 
 

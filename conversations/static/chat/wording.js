@@ -22,7 +22,7 @@ const number = new Intl.NumberFormat("en-US");
 /** What a live generation is doing, as long as no text comes. */
 export function progress({ status, place, estimate, reason, prefill }) {
   if (status === "queued") {
-    if (reason) return `Waiting: ${reason}`;
+    if (reason) return `Waiting: ${reason.replace(/\.$/, "")}`; // three dots follow
     if (!place) return "Waiting";
     return estimate ? `Place ${place} in the queue, about ${range(estimate)}` : `Place ${place} in the queue`;
   }
