@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from django.core.cache import cache
 
-pytest_plugins = ["tests.llama", "tests.stack", "tests.web"]
+pytest_plugins = ["tests.nursery", "tests.llama", "tests.stack", "tests.web"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

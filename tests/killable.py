@@ -5,11 +5,13 @@ import signal
 import subprocess
 from typing import IO
 
+from tests.nursery import Forked
+
 
 class Killable:
     """Whoever inherits starts `process` with its output going to `_log`."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | Forked"
     _log: IO[bytes]
 
     @property

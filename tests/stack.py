@@ -1,9 +1,6 @@
 """The product's processes, real ones, on the test's database: workers and web, to be killed and paused at will."""
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
@@ -12,9 +9,8 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from chatbackend.embedded.parts import dies_with_parent
 from tests.killable import Killable
-from tests.llama import ROOT
+from tests.nursery import nursery
 
 
 class Process(Killable):
@@ -22,10 +18,8 @@ class Process(Killable):
 
     def __init__(self, *command: str, pass_fds: tuple[int, ...] = (), **environment: str) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
-        self.process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=database_environment() | environment, pass_fds=pass_fds,
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, preexec_fn=dies_with_parent(signal.SIGKILL),
-        )  # fmt: skip
+        environment = database_environment() | environment
+        self.process = nursery().start(command, self._log.fileno(), environment, pass_fds)
 
     def terminate(self, timeout: float = 20) -> int:
         """Ask it to end; its exit code."""
