@@ -206,19 +206,17 @@ class LlamaServer:
         return response
 
     def _send(self, method: str, path: str, timeout: tuple[float, float], **more: Any) -> requests.Response:
-        headers, session = more.pop("headers", {}), more.pop("session", None) or _session()
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
+        session = more.pop("session", None) or _session()
         try:
-            return session.request(
-                method,
-                f"{self.url}{path}",
-                timeout=timeout,
-                stream=True,
-                headers=headers,
-                allow_redirects=False,
-                **more,
-            )
+            try:
+                return self._request(session, method, path, timeout, **more)
+            except requests.exceptions.ConnectionError as error:
+                # It may be that the server closed the connection of an earlier request at this moment, as it does when
+                # that took more than 5 s: what changes nothing, or is done already, is asked again on another one.
+                if method == "POST" or _never_connected(error):
+                    raise
+                session.close()
+                return self._request(session, method, path, timeout, **more)
         except requests.exceptions.ConnectionError as error:
             kind = ServerUnreachable if _never_connected(error) else StreamBroken
             raise kind(f"{self.url} does not answer ({reason(error)}).", cure=NOTHING) from error
@@ -226,6 +224,17 @@ class LlamaServer:
             raise StreamBroken(f"{self.url} took the request and then said nothing for {timeout[1]:g} s.") from error
         except requests.exceptions.RequestException as error:
             raise ServerFailed(f"{self.url} cannot be talked to ({reason(error)}).") from error
+
+    def _request(
+        self, session: requests.Session, method: str, path: str, timeout: tuple[float, float], **more: Any
+    ) -> requests.Response:
+        headers = {**more.pop("headers", {})}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        url = f"{self.url}{path}"
+        return session.request(
+            method, url, timeout=timeout, stream=True, headers=headers, allow_redirects=False, **more
+        )
 
 
 _local = threading.local()

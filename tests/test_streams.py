@@ -1,8 +1,11 @@
-"""Which sockets an answer is read from."""
+"""Which sockets a server is asked on, and an answer is read from."""
 
 import json
+import socketserver
+import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -100,3 +103,32 @@ def test_on_a_server_it_is_one_answer_without_a_gap(fake_llama: FakeLlama) -> No
         assert "".join(words(read.events())) == " ".join(map(str, range(60)))
     paths = [call.partition("?")[0] for call in fake_llama.journal.calls]
     assert paths[-2:] == ["POST /v1/chat/completions", "GET /v1/stream"]
+
+
+@contextmanager
+def closes_at_the_second_request() -> Iterator[tuple[str, list[str]]]:
+    """A server that keeps each connection for one answer, and closes it without a word when it is asked again."""
+    asked: list[str] = []
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for reply in (answer, b""):
+                lines = list(iter(self.rfile.readline, b"\r\n"))
+                asked.append(lines[0].split()[0].decode() if lines[0] else "")
+                self.wfile.write(reply)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+def test_what_is_asked_on_a_connection_that_is_just_being_closed_is_asked_again_unless_it_might_be_done_twice() -> None:
+    with closes_at_the_second_request() as (url, asked):
+        server = LlamaServer(url)
+        assert server.slots() == server.slots() == []
+        assert asked == ["GET"] * 3
+        with pytest.raises(StreamBroken):
+            server.tokens("hello")
+        assert asked[3:] == ["POST"]
