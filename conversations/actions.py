@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 from uuid import UUID
 
@@ -45,8 +46,8 @@ def send(
     person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool, branch: bool = True
 ) -> Sent:
     """Store the message, queue its answer and announce both. Raises ContextExceeded, and what `sending.send` raises."""
-    fitting.check_message(person, conversation, client_id, text)
-    return _sent(person, client_id, sending.send(person, conversation, client_id, text, parent, to_leaf, branch))
+    check = partial(fitting.check_message, person, conversation, client_id, text)
+    return _sent(person, client_id, sending.send(person, conversation, client_id, text, parent, to_leaf, branch, check))
 
 
 def edit(person: int, message: UUID, client_id: UUID, text: str) -> Sent:

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from conversations import titles
+from conversations import fitting, titles
 from conversations.models import Conversation, Generation, Message, new_id
 from conversations.wishes import Wish
 from slots import statements
@@ -21,11 +21,12 @@ from slots import statements
 # of any number of sends of one person at once none passes their limit.
 _LOCK = """
 WITH place AS (
-  SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless FROM conversations_conversation
+  SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless, system_prompt
+  FROM conversations_conversation
   WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL FOR NO KEY UPDATE),
 person AS (
   SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE)
-SELECT leaf_id, model, nameless FROM place CROSS JOIN person"""
+SELECT leaf_id, model, nameless, system_prompt FROM place CROSS JOIN person"""
 
 _SEND = """
 WITH waiting AS (
@@ -70,17 +71,26 @@ class Begun:
     alone: bool  # nobody else waited, and no other version of the question is there: nothing more is to be read
 
 
-def send(wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str) -> Begun | None:
+class Unsure(Exception):
+    """It may be too long for the model: nothing is stored before its tokens are counted."""
+
+
+def send(
+    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str, surely: bool = False
+) -> Begun | None:
     """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
 
-    A `parent` that is neither the newest answer nor None is not looked at here.
+    A `parent` that is neither the newest answer nor None is not looked at here. `surely`: only what the model can read
+    for certain; raises Unsure.
     """
     about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
     try:
         with transaction.atomic():
             if (place := statements.row(_LOCK, about)) is None:
                 return None
-            leaf, model, nameless = place
+            leaf, model, nameless, system_prompt = place
+            if surely and not fitting.surely(model, system_prompt, words):
+                raise Unsure
             after = leaf if to_leaf else parent
             if after != leaf and not (branch and after is None):
                 return None

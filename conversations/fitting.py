@@ -6,6 +6,8 @@ server counts the tokens. Where none tells, what was said is taken, and the work
 """
 
 import json
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +42,11 @@ _SYSTEM = (
     "room beside it."
 )
 
+KNOWN_SECONDS = 2.0  # for which a context counts as what it was
+
 Messages = Sequence[dict[str, str]]
+
+_known: dict[str, tuple[float, int | None]] = {}  # by model: when it was read, and the smallest context
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class _Place:
 
     def tokens_beyond(self, most: int, messages: Messages, params: Mapping[str, Any]) -> int | None:
         """Of a prompt that has more than `most` tokens, how many; None of any other, and where nobody tells."""
-        if counting.ONCE + counting.at_most(messages) <= most:
+        if _fit(messages, most):
             return None
         server = servers.get(self.server)
         client = servers.client_of(server)
@@ -91,6 +97,16 @@ def context(model: str) -> int | None:
     return found[1] if found else None
 
 
+def surely(model: str, system_prompt: str, words: str) -> bool:
+    """Whether `words` need not be checked. Costs nothing: of the contexts is known what was so a moment ago."""
+    at, n_ctx = _known.get(model, (-math.inf, None))
+    if time.monotonic() - at > KNOWN_SECONDS:
+        n_ctx = context(model)
+        _known[model] = time.monotonic(), n_ctx
+    turn = ({"role": "system", "content": system_prompt}, {"role": "user", "content": words})
+    return n_ctx is None or _fit(turn, n_ctx - n_ctx // window.ROOM)
+
+
 def why_not_system_prompt(system_prompt: str, model: str) -> str | None:
     """A sentence if it leaves too little of the context of `model` (empty: of any) for what is to be said."""
     found = statements.row(_OF_MODEL, {"model": model}) if system_prompt else None
@@ -100,6 +116,10 @@ def why_not_system_prompt(system_prompt: str, model: str) -> str | None:
     most = place.n_ctx - place.n_ctx // window.RESERVE
     tokens = place.tokens_beyond(most, [{"role": "system", "content": system_prompt}], {})
     return _SYSTEM.format(tokens=tokens, n_ctx=place.n_ctx, most=most) if tokens else None
+
+
+def _fit(messages: Messages, most: int) -> bool:
+    return counting.ONCE + counting.at_most(messages) <= most
 
 
 def _check(person: int, conversation: UUID, client_id: UUID, turn: Messages, it: str, sentence: str) -> None:

@@ -6,6 +6,7 @@ Each stores a generation as `queued` exactly once per `client_id`; from there on
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from django.conf import settings
 from django.core.exceptions import ObjectDoesNotExist
@@ -32,18 +33,27 @@ class Turn:
 
 def send(
     owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool,
-    branch: bool = True,
+    branch: bool = True, check: Callable[[], None] | None = None,
 ) -> Turn:  # fmt: skip
     """Store a person's message and queue its answer, exactly once per `client_id`.
 
     `to_leaf` answers the newest message of the conversation and ignores `parent`; without `branch` that must be it.
-    Raises NotFound, TextEmpty, TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting,
-    QueueFull; then nothing is stored.
+    `check` raises what speaks against its length, and is called unless that cannot be. Raises NotFound, TextEmpty,
+    TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is
+    stored.
     """
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
-    if begun := at_once.send(wish, words, parent, to_leaf=to_leaf, branch=branch, channel=turns.WORK_CHANNEL):
+    begin = partial(at_once.send, wish, words, parent, to_leaf=to_leaf, branch=branch, channel=turns.WORK_CHANNEL)
+    try:
+        begun = begin(surely=check is not None)
+    except at_once.Unsure:
+        begun = None
+    if check and not begun:
+        check()
+        begun = begin()
+    if begun:
         return Turn(begun.question, begun.generation, created=True, begun=begun)
 
     def ask(where: Conversation) -> Message:

@@ -24,7 +24,8 @@ SYSTEM = "Be brief."
 
 
 @pytest.fixture
-def llama() -> Iterator[FakeLlama]:
+def llama(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLlama]:
+    monkeypatch.setattr(fitting, "KNOWN_SECONDS", -1.0)
     with FakeLlama() as server:
         factories.server(url=server.url)
         yield server
