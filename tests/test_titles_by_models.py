@@ -18,6 +18,7 @@ from tests import factories
 from tests.answers import ended, written
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Record, Script
+from tests.llama import real_llama_server
 from tests.stack import Process, StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -212,3 +213,19 @@ def test_neither_others_nor_the_queue_wait_for_one(one_slot: FakeLlama, start_wo
     assert time.monotonic() < began + 2
     assert of_titles(one_slot)[0].outcome == "cancelled"
     assert Generation.objects.filter(status="done").count() == 2
+
+
+@pytest.mark.llama
+def test_the_real_server_is_as_warm_after_a_title_as_before(start_worker: StartProcess) -> None:
+    with real_llama_server(slots=1, slot_context=1024) as server:
+        worker = start_worker(LLAMA_SERVERS=server.url.replace("//", f"//:{server.api_key}@"), TITLES="on")
+        where = factories.conversation(params={"max_tokens": 40, "temperature": 0})
+        words = "Explain in one sentence how a steam engine turns heat into motion. " * 4
+        first = answered(where, words)
+        eventually(lambda: not Conversation.objects.filter(title_due=True).exists(), 30, what="a title, or none")
+        eventually(idle, 30)
+        after = answered(where, "And why does it need water?")
+        assert (figure(after, "prompt_n") < 50, figure(after, "replay_cause")) == (True, None), after.timings
+        assert figure(after, "cache_n") > figure(first, "prompt_n")
+        assert not Forgetful.objects.exists(), worker.output()
+        assert titles.made(title(where)) or title(where) == titles.title_of(words)
