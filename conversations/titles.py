@@ -17,7 +17,7 @@ REQUEST = (
     "Write a title for the conversation so far: two to six words in its language, one line, without quotation marks. "
     "Answer with the title alone."
 )
-MOST_WORDS = 12  # more than that is a sentence, and no title
+MOST_WORDS = 10  # more than that is a sentence, and no title
 
 _LOOKED_AT = 4_000  # code points of the message
 _LOOKED_AT_OF_A_LINE = 500
@@ -30,9 +30,7 @@ _MARKED = re.compile(r"(?<![A-Za-z0-9*~`])(\*{1,3}|~~|`+)(?=[^\s*~`])(.+?)(?<=\S
 _MARKS_WITHIN_MARKS = 3
 _LABEL = re.compile(r"^(?:title|titel|titre|título|titolo|название|标题|タイトル)\s*[:：]\s*", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
-_SAY_NOTHING = frozenset(
-    ("title", "untitled", "conversation", "chat", "new chat", "new conversation", "none", "sure", "yes", "no")
-)
+_OF_THE_REQUEST = frozenset(("title", "titles", "untitled", "conversation"))
 _QUOTES = ('""', "''", "“”", "„“", "””", "‘’", "«»", "»«", "‹›", "「」", "『』")
 _TURNS_TEXT_ABOUT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -52,22 +50,28 @@ def title_of(words: str) -> str:
     return _cut(next(saying, "") or next(visible, NAMELESS))
 
 
-def made(answer: str) -> str | None:
-    """The title in a model's answer to REQUEST; None where there is none that is better than the first words."""
+def made(answer: str, about: str) -> str | None:
+    """The title in a model's `answer` to REQUEST; None where there is none that is better than the first words.
+
+    `about`: what was said in the conversation. A title that has no word of it is about something else.
+    """
     lines = [line for line in answer.strip()[:_LOOKED_AT].splitlines() if line.strip()]
     line = _plain(_LABEL.sub("", _plain(lines[0][:_LOOKED_AT_OF_A_LINE]))) if lines else ""
     line = line.removesuffix("." if not line.endswith("..") else "")
-    if not _has(line, "L", "N") or line.endswith(":") or _FENCE.match(line):
-        return None
-    too_long = len(line) > LONGEST or len(line.split()) > MOST_WORDS
-    return None if too_long or _repeats_request(line) or line.casefold() in _SAY_NOTHING else line
-
-
-def _repeats_request(line: str) -> bool:
-    """Whether most of its words stand in REQUEST: small models say again what they were told."""
-    asked = set(_WORD.findall(REQUEST.casefold()))
     said = _WORD.findall(line.casefold())
-    return "title" in said and 2 * sum(word in asked for word in said) > len(said)
+    if not said or len(line) > LONGEST or len(said) > MOST_WORDS or line.endswith(":") or _FENCE.match(line):
+        return None
+    # Small models say again what they were asked for, or how nice it was to talk.
+    return None if _OF_THE_REQUEST & set(said) or not _is_about(said, about.casefold()) else line
+
+
+def _is_about(said: list[str], about: str) -> bool:
+    """Scripts that know no spaces have no words to compare, but characters."""
+    return any(word in about if word.isascii() else any(c in about for c in word) for word in said if _tells(word))
+
+
+def _tells(word: str) -> bool:
+    return len(word) > 3 or not word.isascii() or word.isdigit()
 
 
 def _squeezed(line: str) -> str:

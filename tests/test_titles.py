@@ -93,32 +93,49 @@ def test_every_message_gets_a_title_of_one_short_line(message: str) -> None:
         ("Titel: Dampfmaschinen", "Dampfmaschinen"),
         ("# Steam and *dragons*", "Steam and dragons"),
         ("蒸汽机", "蒸汽机"),
-        ("C++ and F#", "C++ and F#"),
+        ("Pointers in C++ and F#", "Pointers in C++ and F#"),
         ("And then...", "And then..."),
         ("", None),
         ("  \n ", None),
         ("…", None),
         ("```python", None),
         ("Here is a title for the conversation:", None),
-        ("word " * 11, ("word " * 11).strip()),
-        ("word " * 13, None),
+        ("word " * 10, ("word " * 10).strip()),
+        ("word " * 11, None),
         ("x" * 61, None),
         ("Untitled", None),
         ("Title", None),
         (REQUEST, None),
         ("Write a title for the conversation so far", None),
-        ("Title of a novel", "Title of a novel"),
+        ("What a delightful conversation!", None),
     ],
 )
 def test_a_model_s_title_is_one_line_or_none(answer: str, title: str | None) -> None:
-    assert made(answer) == title
+    assert made(answer, answer) == title
+
+
+@pytest.mark.parametrize(
+    ("answer", "about", "whether"),
+    [
+        ("The Age of Steam", "How do STEAM engines work?", True),
+        ("The Age of Reason", "How do steam engines work?", False),
+        ("A day in May", "How do steam engines work in a day?", False),
+        ("蒸汽机的历史", "蒸汽机怎么工作？", True),
+        ("蒸汽机", "为什么天是蓝的？", False),
+        ("Dämpfe", "Über Dampf", True),
+        ("1848", "What happened in 1848?", True),
+        ("🌱🌱🌱", "🌱", False),
+    ],
+)
+def test_a_title_has_a_word_of_what_it_names(answer: str, about: str, whether: bool) -> None:
+    assert made(answer, about) == (answer if whether else None)
 
 
 @given(st.text(max_size=300))
 @example("*" * 5_000)
 @example("Title: " * 500)
 def test_whatever_a_model_says_makes_one_short_line_or_none(answer: str) -> None:
-    title = made(answer)
+    title = made(answer, answer)
     if title is not None:
         assert title.strip()
         assert len(title) <= LONGEST

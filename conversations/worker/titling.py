@@ -57,7 +57,7 @@ class Title(Aside):
     def _name(self, client: LlamaServer, params: dict[str, Any], messages: Messages) -> None:
         decided = templated(params)
         heard = self._ask(client, [*messages, REQUEST], {**PARAMS, **decided}, reuse=True)
-        self._keep(heard)
+        self._keep(heard, " ".join(message["content"] for message in messages))
         self._anew(client)
         self._cache.before(client)
         back = self._ask(client, messages, {**decided, "max_tokens": 1}, reuse=True)
@@ -72,8 +72,8 @@ class Title(Aside):
         """One that thinks first would think for long; and a title is one line."""
         return heard.thought or "\n" in heard.text.strip()
 
-    def _keep(self, heard: Heard) -> None:
-        title = None if heard.thought or heard.cut else titles.made(text.clean(heard.text))
+    def _keep(self, heard: Heard, about: str) -> None:
+        title = None if heard.thought or heard.cut else titles.made(text.clean(heard.text), about)
         named = persist(lambda: self._stored(title))
         if named:
             events.publish_to_person(named.owner_id, frames.conversation_updated(named))

@@ -1,11 +1,13 @@
 """An answer while it is written: whatever the person does meanwhile, all of it is there in the end, and only once."""
 
+import json
 import re
 
 import pytest
+from django.db.models.functions import Now
 from playwright.sync_api import expect
 
-from conversations.models import Message
+from conversations.models import Conversation, Generation, Message
 from tests import factories
 from tests.browser.chat import Chat, soon
 from tests.browser.site import Site
@@ -165,3 +167,29 @@ def test_a_regenerated_answer_takes_the_place_of_the_one_before(site: Site) -> N
     expect(alice.text).to_have_text("The second.")
     expect(alice.messages.locator("article")).to_have_count(2)
     assert Message.objects.filter(role="assistant").count() == 2
+
+
+def test_who_types_tells_the_site_before_sending(site: Site) -> None:
+    """Once, and not for a slip: what is read ahead then is not shown."""
+    where = factories.running().conversation
+    Conversation.objects.filter(pk=where).update(title="Steam")
+    Generation.objects.update(status="cancelled", fence=None, finished_at=Now())
+    alice = site.person()
+    told: list[dict[str, object]] = []
+    alice.page.on("websocket", lambda socket: socket.on("framesent", lambda words: told.append(json.loads(words))))
+    alice.open(f"/c/{where}/")
+
+    def said(type_: str) -> list[dict[str, object]]:
+        alice.page.evaluate("0")  # what the page did meanwhile is heard
+        return [frame for frame in told if frame["type"] == type_]
+
+    soon(lambda: said("subscribe"))
+    alice.box.press_sequentially("And then? ", delay=60)
+    alice.box.press_sequentially("And at last?")
+    soon(lambda: said("typing"))
+    assert said("typing") == [{"type": "typing", "conversation": str(where)}]
+    alice.open("/")
+    alice.box.press_sequentially("Hello")
+    alice.send_button.click()
+    soon(lambda: said("send"))
+    assert len(said("typing")) == 1, "there is nothing to be read"
