@@ -20,6 +20,7 @@ from tests import factories
 from tests.answers import look
 from tests.fake_llama import FakeLlama
 from tests.grading import tried
+from tests.llama import LlamaProcess
 
 
 class _Writer(Writer):
@@ -36,11 +37,16 @@ class _Writer(Writer):
 
 
 class Answering:
-    """Answers on `server`, whose scripted process is `fake`."""
+    """Answers on `server`, whose process is `llama`."""
 
-    def __init__(self, fake: FakeLlama, server: Server, writer: Writer) -> None:
-        self.fake, self.server, self._writer = fake, server, writer
+    def __init__(self, llama: FakeLlama | LlamaProcess, server: Server, writer: Writer) -> None:
+        self._llama, self.server, self._writer = llama, server, writer
         self._watch, self._renewal = Watch(), Renewal()
+
+    @property
+    def fake(self) -> FakeLlama:
+        assert isinstance(self._llama, FakeLlama)
+        return self._llama
 
     def claim(self, where: Conversation, words: str) -> Claim:
         factories.sent(where, words)
@@ -71,11 +77,12 @@ class Answering:
 
 
 @contextmanager
-def answering(fake: FakeLlama) -> Iterator[Answering]:
+def answering(fake: FakeLlama | LlamaProcess) -> Iterator[Answering]:
     writer = _Writer()
     writer.start()
     try:
-        yield Answering(fake, tried(fake.url), writer)
+        key = (fake.api_key if isinstance(fake, LlamaProcess) else fake.options.api_key) or ""
+        yield Answering(fake, tried(fake.url, api_key=key), writer)
     finally:
         writer.ended.set()
         writer.join(10)

@@ -19,6 +19,7 @@ from slots.models import Park, Server, Slot
 from tests.administrators import administrator
 from tests.answering import Answering, answering, somebody
 from tests.fake_llama import FakeLlama
+from tests.llama import real_llama_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -271,3 +272,23 @@ def test_what_is_deleted_is_overwritten_before_anything_else_is_parked(worker: A
     assert parked.due() == 0
     assert [name for name, tokens in files(worker).items() if "alice" in "".join(tokens)] == []
     check(worker, bob, carol)
+
+
+@pytest.mark.llama
+def test_on_the_real_server_six_return_to_two_slots_in_turn_and_nothing_of_theirs_is_read_again(tmp_path: Path) -> None:
+    with real_llama_server(slots=2, slot_context=512, slot_save_path=tmp_path) as real, answering(real) as worker:
+        params = {"max_tokens": 4, "temperature": 0}
+        people = [somebody(name) for name in ("ada", "bert", "cleo", "dora", "emil", "fritz")]
+        Conversation.objects.update(params=params)
+        first = [worker.ask(where, f"My name is {where.owner.username}. {STORY}") for where in people]
+        left: list[int] = []
+        back = []
+        for where in people:
+            row = Park.objects.filter(holder=where.pk).first()
+            left.append(row.tokens or 0 if row else held(where))
+            back.append(worker.ask(where, "And then?"))
+    told = [(view.timings or {}) for view in back]
+    assert [one["replay_cause"] for one in told] == [None] * 6
+    assert [one["cache_n"] for one in told] == left
+    assert sum(one["prompt_n"] for one in told) < 0.5 * sum((view.timings or {})["prompt_n"] for view in first)
+    assert sum(one["ttft_ms"] for one in told) < sum((view.timings or {})["ttft_ms"] for view in first)
