@@ -8,6 +8,7 @@ runs; its holder's next turn takes the slot back whatever happens. Files that ar
 
 import logging
 import threading
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from django.db import Error, connection, transaction
 from slots import leases, parked, parking, servers
 from slots.client import ServerError
 from slots.grants import Former, Grant, LeaseLost
-from slots.models import Slot
+from slots.models import Server, Slot
 from slots.parked import Unparked
 from slots.renewal import Held, Renewal
 from slots.watch import Watch
@@ -38,6 +39,7 @@ class Ahead(threading.Thread):
     def __init__(self, worker: UUID, watch: Watch, renewal: Renewal) -> None:
         super().__init__(name="ahead", daemon=True)
         self._worker, self._watch, self._renewal = worker, watch, renewal
+        self._provided: set[int] = set()
         self._tried: dict[UUID, datetime] = {}  # in vain, or not for this one: when its slot had been used last
         self._stopped = threading.Event()
 
@@ -58,6 +60,7 @@ class Ahead(threading.Thread):
         reachable = self._watch.reachable
         if not reachable:
             return
+        self._provide(reachable)
         if count := parked.abandoned():
             logger.info("parked files=%s were not finished by those who wrote them", count)
         for server, seconds in parked.due_on(reachable).items():
@@ -65,6 +68,14 @@ class Ahead(threading.Thread):
         if settings.LLAMA_PARKED:
             for server in reachable:
                 self._park_on(server)
+
+    def _provide(self, reachable: Sequence[int]) -> None:
+        """Once, as LLAMA_PARKED may be another one than when the server was probed."""
+        if new := set(reachable) - self._provided:
+            works = Server.objects.filter(pk__in=new, parking=Server.Parking.EFFECTIVE)
+            for server in works.values_list("pk", flat=True):
+                parked.provide(server)
+                self._provided.add(server)
 
     def _park_on(self, server: int) -> None:
         found = self._lease(server)

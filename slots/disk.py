@@ -22,7 +22,8 @@ def sentences(server: Server) -> str:
     )  # fmt: skip
     said = [NOTHING.get(Parking(server.parking), ""), _files(server, counts["names"], counts["ready"], counts["bytes"])]
     if due := counts["due"]:
-        said.append(f"{due} {'is' if due == 1 else 'are'} still to be overwritten with nothing.")
+        when = ": it must be started with its --slot-save-path for that" if server.parking == Parking.OFF else ""
+        said.append(f"{due} {'is' if due == 1 else 'are'} still to be overwritten with nothing{when}.")
     return " ".join(filter(None, said))
 
 

@@ -12,10 +12,10 @@ from slots.models import Park
 
 State = Park.State
 STATES = {
-    State.EMPTY: ("", "Empty", "Nothing is in it."),
-    State.WRITING: ("busy", "Being written", "Nobody reads it until the server has said what it wrote."),
-    State.READY: ("good", "Ready", "Restored when its conversation comes back to a slot of this server."),
-    State.STALE: ("warn", "To be overwritten", "It is read no more. The next free slot writes nothing over it."),
+    State.EMPTY: ("", "Nothing is in it."),
+    State.WRITING: ("busy", "Nobody reads it until the server has said what it wrote."),
+    State.READY: ("good", "Restored when its conversation comes back to a slot of this server."),
+    State.STALE: ("warn", "It is read no more. The next free slot writes nothing over it."),
 }
 
 
@@ -38,12 +38,12 @@ class ParkPage(Page[Park]):
 
     @admin.display(description="state", ordering="state")
     def state_shown(self, park: Park) -> str:
-        kind, word, _ = STATES[State(park.state)]
-        return pill(kind, word)
+        state = State(park.state)
+        return pill(STATES[state][0], str(state.label))
 
     @admin.display(description="what that means")
     def meaning(self, park: Park) -> str:
-        return STATES[State(park.state)][2]
+        return STATES[State(park.state)][1]
 
     @admin.display(description="holder")
     def holder_shown(self, park: Park) -> str:

@@ -66,7 +66,12 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.TextField(
-                        choices=[("empty", "Empty"), ("writing", "Writing"), ("ready", "Ready"), ("stale", "Stale")],
+                        choices=[
+                            ("empty", "Empty"),
+                            ("writing", "Being written"),
+                            ("ready", "Ready"),
+                            ("stale", "To be overwritten"),
+                        ],
                         db_default="empty",
                     ),
                 ),

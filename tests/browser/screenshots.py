@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from chatbackend.accounts import invites
 from chatbackend.accounts.models import User
 from conversations.models import Preset
+from slots import parked
 from slots.models import Server, Slot
 from tests import factories
 from tests.browser.chat import Chat, soon
@@ -278,9 +279,14 @@ def test_admin(site: Site) -> None:
     slot = Slot.objects.get(phase="busy")
     for name, everybody in (("A pirate", True), ("An editor", False)):
         Preset.objects.create(owner=factories.person("root"), name=name, system_prompt=name, for_everybody=everybody)
+    server = Server.objects.get()
+    for number, of in enumerate((alice.conversation, bob.conversation)):
+        factories.parked(server, of.pk, number)
+    parked.forget([bob.conversation.pk])
     paths = {
         "admin": "", "admin-servers": "slots/server/", "admin-server": f"slots/server/{slot.server_id}/change/",
         "admin-slots": "slots/slot/", "admin-slot": f"slots/slot/{slot.pk}/change/", "admin-leases": "slots/pastlease/",
+        "admin-files": "slots/park/",
         "admin-people": "accounts/user/", "admin-conversations": "conversations/conversation/",
         "admin-person": f"accounts/user/{factories.person('bob').pk}/change/",
         "admin-presets": "conversations/preset/",

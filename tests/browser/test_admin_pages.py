@@ -11,7 +11,8 @@ from tests.browser.site import NARROW, WIDE, Site, overflows
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LISTS = (
-    "slots/server", "slots/slot", "slots/pastlease", "accounts/user", "accounts/invite", "conversations/conversation",
+    "slots/server", "slots/slot", "slots/park", "slots/pastlease", "accounts/user", "accounts/invite",
+    "conversations/conversation",
 )  # fmt: skip
 
 
@@ -24,9 +25,11 @@ def test_every_page_of_the_admin_keeps_the_policy_and_fits_a_telephone(site: Sit
     asked = factories.sent(factories.conversation(bob))
     admin = site.administrator()
     server, slot = Server.objects.get(), Slot.objects.get(phase="busy")
+    park = factories.parked(server, asked.message.conversation_id)
     pages = [
         "", *(f"{model}/" for model in LISTS), "slots/server/add/", "accounts/user/add/",
         f"slots/server/{server.pk}/change/", f"slots/slot/{slot.pk}/change/",
+        f"slots/park/{park.pk}/change/",
         f"slots/pastlease/{PastLease.objects.latest('pk').pk}/change/",
         f"accounts/user/{bob.pk}/change/", f"accounts/user/{bob.pk}/delete/",
         f"conversations/conversation/{asked.message.conversation_id}/change/",
