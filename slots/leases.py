@@ -83,7 +83,8 @@ def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -
     """Lease a free slot of `server` to nobody, to write empty files from; `evicting`: an idle one if none is free."""
     holder, asked_at = uuid.uuid4(), time.monotonic()
     about = _about(holder, worker, [server]) | {
-        "model": "", "work": Slot.Work.WIPE.value, "stream_id": uuid.uuid4(), "idle_ttl": settings.LEASE_IDLE_TTL,
+        "model": "", "work": Slot.Work.WIPE.value, "stream_id": uuid.uuid4(), "tokens": 0.0,
+        "spared": [], "last": [], "move": MOVE_SECONDS, "idle_ttl": settings.LEASE_IDLE_TTL,
     }  # fmt: skip
     row = statements.row(sql.ACQUIRE_FREE_OR_IDLE if evicting else sql.ACQUIRE_OWN_OR_FREE, about)
     return _granted(row, holder, asked_at) if row else None

@@ -189,10 +189,8 @@ class Park(models.Model):
         EMPTY = "empty"  # it was never written, or was overwritten with nothing
         WRITING = "writing", "Being written"  # under the lease `fence`; what it holds is not known
         READY = "ready"  # it holds `tokens` of `holder` and of nobody else
-        STALE = (
-            "stale",
-            "To be overwritten",
-        )  # it may hold what is of no use, or must not be kept: overwriting it is due since `due_at`
+        # It may hold what is of no use, or must not be kept: overwriting it is due since `due_at`.
+        STALE = "stale", "To be overwritten"
 
     server = models.ForeignKey(Server, on_delete=models.RESTRICT, related_name="parks")
     number = models.PositiveSmallIntegerField()
