@@ -129,8 +129,11 @@ WITH {_OWN.format(may_have=_YIELDS)}, {_OTHER.format(may_have=_MAY_HAVE)},
 
 _MOVE_TO_OTHER_WORK = _MOVE_TO_BUSY.format(used_at=_USED_BEFORE, announced=_ANNOUNCED, preempted="NULL::uuid")
 
+# Nobody's but by name: its holder is away longer than a lease lives between turns. Without these no slot would be free
+# any more once each was leased.
+_NOBODYS = "(s.phase = 'free' OR s.phase = 'idle' AND s.expires_at < statement_timestamp())"
 ACQUIRE_OWN_OR_FREE = f"""
-WITH {_OWN.format(may_have="s.phase = 'idle'")}, {_OTHER.format(may_have="s.phase = 'free'")},
+WITH {_OWN.format(may_have="s.phase = 'idle'")}, {_OTHER.format(may_have=_NOBODYS)},
 {_PICK.format(own_ended_by="'next_turn'")},
 {_CLOSE.format(ended_by="why")}
 {_MOVE_TO_OTHER_WORK}"""

@@ -59,9 +59,10 @@ def acquire(
     only when there is nothing else.
 
     Other work never takes anything from anybody: a title and a park get their own idle slot, a prewarm its own idle one
-    or a free one. It may lose its lease to a turn at any moment, and then drops everything without a word (`LeaseLost`,
-    `Held.lost`): the turn stops its request. Nobody can stop one that is still to be sent, so it asks Postgres just
-    before (`renew`) and again once the server has begun, and stops its own if the lease is gone by then.
+    or a free one, as which one counts that expired between turns. It may lose its lease to a turn at any moment, and
+    then drops everything without a word (`LeaseLost`, `Held.lost`): the turn stops its request. Nobody can stop one
+    that is still to be sent, so it asks Postgres just before (`renew`) and again once the server has begun, and stops
+    its own if the lease is gone by then.
 
     `model` empty takes any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at
     the same moment.

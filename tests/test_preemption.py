@@ -93,6 +93,21 @@ def test_other_work_takes_nothing_from_anybody() -> None:
     assert [working(work, mine.holder, server) for work in YIELDING] == [None] * 3
 
 
+def test_a_lease_that_expired_between_turns_is_free_for_a_prewarm_and_for_nothing_less() -> None:
+    server = factories.server(slots=2)
+    left, stays = factories.idle(server), factories.idle(server)
+    factories.expire(left.slot)
+    newcomer = uuid.uuid4()
+    assert working(Work.TITLE, newcomer, server) is None
+    prewarm = at_work(Work.PREWARM, newcomer, server)
+    assert (prewarm.slot, prewarm.warm) == (left.slot, False)
+    assert prewarm.former
+    assert prewarm.former.holder == left.holder, "who may come back finds a file"
+    assert PastLease.objects.get(holder=left.holder, phase="idle").ended_by == "expired"
+    assert working(Work.PREWARM, uuid.uuid4(), server) is None
+    assert factories.leased(server, stays.holder).warm
+
+
 def test_other_work_does_not_make_its_conversation_look_used() -> None:
     server = factories.server(slots=3)
     left, recent = factories.idle(server), factories.idle(server)
