@@ -6,11 +6,17 @@ from django.core.cache import cache
 pytest_plugins = ["tests.nursery", "tests.llama", "tests.stack", "tests.web"]
 
 
+# Fixtures of one module that take long: made twice, where two processes share its tests.
+MADE_ONCE = ("up", "once_installed")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs the real llama-server runs in one process, one after the other: two would share the cores."""
     for item in items:
-        if item.get_closest_marker("llama"):
-            item.add_marker(pytest.mark.xdist_group("llama"))
+        needed = [name for name in MADE_ONCE if name in getattr(item, "fixturenames", ())]
+        group = "llama" if item.get_closest_marker("llama") else next(iter(needed), None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture
