@@ -260,8 +260,8 @@ def _first_of(heads: list[Head], worker: uuid.UUID, servers: Sequence[int]) -> C
 def _lease(
     head: Head, worker: uuid.UUID, servers: Sequence[int], spared: Sequence[uuid.UUID], last: Sequence[uuid.UUID]
 ) -> Grant | None:
-    who = head.conversation
-    return leases.acquire(who, worker, servers, head.model, tokens=head.tokens, spared=spared, last=last)
+    where, model, keeps, tokens = head.conversation, head.model, head.keeps, head.tokens
+    return leases.acquire(where, worker, servers, model, keeps=keeps, tokens=tokens, spared=spared, last=last)
 
 
 def _start(head: Head, grant: Grant) -> Claim:

@@ -29,10 +29,10 @@ PAUSED = "10s"
 MOVE_SECONDS = 5.0  # for which a slot elsewhere must have been free before a conversation leaves its file for it
 
 _ACQUIRE = {
-    Slot.Work.TURN: sql.ACQUIRE,
-    Slot.Work.TITLE: sql.ACQUIRE_OWN,
-    Slot.Work.PREWARM: sql.ACQUIRE_OWN_OR_FREE,
-    Slot.Work.PARK: sql.ACQUIRE_OWN,
+    Slot.Work.TURN: (sql.ACQUIRE_OWN, sql.ACQUIRE_OTHER),
+    Slot.Work.TITLE: (sql.BORROW_OWN,),
+    Slot.Work.PREWARM: (sql.BORROW_OWN, sql.BORROW_FREE),
+    Slot.Work.PARK: (sql.BORROW_OWN,),
 }
 
 _UNKNOWN: dict[str, None] = {"kv_of": None, "kv_tokens": None, "kv_task": None, "kv_outline": None}
@@ -45,6 +45,7 @@ def acquire(
     model: str = "",
     work: Slot.Work = Slot.Work.TURN,
     *,
+    keeps: bool = True,
     tokens: int = 0,
     spared: Sequence[uuid.UUID] = (),
     last: Sequence[uuid.UUID] = (),
@@ -55,8 +56,8 @@ def acquire(
     still is, or on a server that has its file; any free slot, on the server where least is going on, unless it has a
     file elsewhere and the slot has been free for less than MOVE_SECONDS; the idle one that is cheapest to lose; a free
     one after all; anybody's that is busy with such other work (`Grant.preempted`). None when every slot is busy with a
-    turn. `tokens` is what the holder would have to read again; those of `spared` lose nothing to it, those of `last`
-    only when there is nothing else.
+    turn. `keeps` False: it surely has no slot, and need not be looked for. `tokens` is what the holder would have to
+    read again; those of `spared` lose nothing to it, those of `last` only when there is nothing else.
 
     Other work never takes anything from anybody: a title and a park get their own idle slot, a prewarm its own idle one
     or a free one, as which one counts that expired between turns. It may lose its lease to a turn at any moment, and
@@ -67,28 +68,34 @@ def acquire(
     `model` empty takes any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at
     the same moment.
     """
-    about = _about(holder, worker, servers) | {
-        "model": model, "work": work.value, "stream_id": uuid.uuid4(), "tokens": float(tokens),
-        "spared": list(spared), "last": list(last), "move": MOVE_SECONDS, "idle_ttl": settings.LEASE_IDLE_TTL,
+    about = _wish(holder, worker, servers, work) | {
+        "model": model, "tokens": float(tokens), "spared": list(spared), "last": list(last)
     }  # fmt: skip
     asked_at = time.monotonic()
-    row = statements.row(_ACQUIRE[work], about)
-    if row is None and work == Slot.Work.TURN and statements.row(sql.LEAVE_OWN_SLOT, about):
-        row = statements.row(sql.ACQUIRE, about)
-    if row is None:
-        return None
-    return _granted(row, holder, asked_at)
+    row = _first(_ACQUIRE[work] if keeps else _ACQUIRE[work][1:], about)
+    if row is None and keeps and work == Slot.Work.TURN and statements.row(sql.LEAVE_OWN_SLOT, about):
+        row = statements.row(sql.ACQUIRE_OTHER, about)
+    return _granted(row, holder, asked_at) if row else None
 
 
 def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -> Grant | None:
     """Lease a free slot of `server` to nobody, to write empty files from; `evicting`: an idle one if none is free."""
     holder, asked_at = uuid.uuid4(), time.monotonic()
-    about = _about(holder, worker, [server]) | {
-        "model": "", "work": Slot.Work.WIPE.value, "stream_id": uuid.uuid4(), "tokens": 0.0,
-        "spared": [], "last": [], "move": MOVE_SECONDS, "idle_ttl": settings.LEASE_IDLE_TTL,
-    }  # fmt: skip
-    row = statements.row(sql.ACQUIRE_FREE_OR_IDLE if evicting else sql.ACQUIRE_OWN_OR_FREE, about)
+    about = _wish(holder, worker, [server], Slot.Work.WIPE)
+    row = statements.row(sql.BORROW_FREE_OR_IDLE if evicting else sql.BORROW_FREE, about)
     return _granted(row, holder, asked_at) if row else None
+
+
+def _wish(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], work: Slot.Work) -> dict[str, Any]:
+    """For a slot that nobody else's wishes are weighed against."""
+    return _about(holder, worker, servers) | {
+        "work": work.value, "stream_id": uuid.uuid4(), "move": MOVE_SECONDS, "idle_ttl": settings.LEASE_IDLE_TTL,
+        "model": "", "tokens": 0.0, "spared": [], "last": [],
+    }  # fmt: skip
+
+
+def _first(texts: Sequence[str], about: dict[str, Any]) -> tuple[Any, ...] | None:
+    return next((row for text in texts if (row := statements.row(text, about))), None)
 
 
 def _granted(row: tuple[Any, ...], holder: uuid.UUID, asked_at: float) -> Grant:
