@@ -1,14 +1,16 @@
 """Evicting and stopping from the admin: by the fence that was shown, with real workers on the scripted llama-server."""
 
+import re
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from conversations import turns
+from conversations import prefixes, turns
 from conversations.models import Conversation, Generation, Message
 from slots import leases
-from slots.models import PastLease, Server, Slot
+from slots.models import Park, PastLease, Server, Slot
 from tests import factories
 from tests.administrators import administrator, furnish, lease_on, messages, page, signed_in, staff
 from tests.answers import Watched, ended, written
@@ -36,6 +38,20 @@ def evict(client: Client, slot: Slot) -> None:
     asked = client.get(address)
     assert asked.status_code == 200
     client.post(address, {"lease": lease_on(slot.pk)})
+
+
+def test_whose_a_parked_file_is_can_be_seen_and_whose_it_is_not() -> None:
+    on = factories.server()
+    where = factories.conversation(factories.person("alice"))
+    factories.parked(on, where.pk)
+    factories.parked(on, prefixes._holder("Be brief.", {}, None), 1)
+    factories.parked(on, factories.conversation().pk, 2)
+    Conversation.objects.exclude(pk=where.pk).delete()
+    shown = administrator().get(page(Park, "changelist")).content.decode()
+    assert shown.count("alice") == 1
+    assert re.findall(r"none: how those of a preset begin|>deleted<", shown) == [
+        "none: how those of a preset begin", ">deleted<",
+    ]  # fmt: skip
 
 
 def test_after_an_eviction_the_next_message_reads_the_history_again_and_says_so(

@@ -11,7 +11,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.timesince import timesince
 
-from conversations import actions, errors, turns
+from conversations import actions, errors, prefixes, turns
 from conversations.admin import links
 from conversations.models import Conversation, Generation
 from slots.admin.confirming import Confirmation, confirm
@@ -186,6 +186,8 @@ class ParkOfPersonPage(ParkPage):
     def conversation_shown(self, park: Any) -> str:
         if park.holder is None:
             return "–"
+        if prefixes.is_one(park.holder):
+            return "none: how those of a preset begin"
         return links.conversation(park.holder) if park.person else "deleted"
 
 
