@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ def test_the_next_message_is_answered_at_once_and_warm_during_a_title_and_after_
 
 
 def test_a_name_that_a_person_gives_meanwhile_stays(one_slot: FakeLlama, start_worker: StartProcess) -> None:
-    one_slot.script(replace(SLOW, rate=10))
+    one_slot.script(Script(text="The way that steam engines work", rate=1.5, match=ASKED))
     work(one_slot, start_worker)
     where = factories.conversation()
     answered(where, "How do steam engines work?")
