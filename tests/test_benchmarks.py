@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from slots.models import PastLease, Server
-from tests.benchmarks import first_token, leasing, refusal, throughput
+from tests.benchmarks import first_token, leasing, refusal, returning, throughput
 from tests.benchmarks.figures import Row, added, at_most, quantile, table, write
 from tests.benchmarks.ours import Person
 from tests.benchmarks.straight import Straight
 from tests.fake_llama import FakeLlama
+from tests.llama import fake_llama_process
 from tests.stack import StartProcess
 from tests.web import StartWeb
 
@@ -34,6 +35,25 @@ def test_all_of_it_runs_on_the_scripted_server(start_web: StartWeb, start_worker
     found = json.loads((tmp_path / "build" / "bench.json").read_text())
     assert [row["what"] for row in found["rows"]] == [row.what for row in rows]
     assert all(row.what in table(rows) for row in rows)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_coming_back_is_measured_on_both_sides(start_web: StartWeb, start_worker: StartProcess, tmp_path: Path) -> None:
+    ours, beside = tmp_path / "ours", tmp_path / "beside"
+    ours.mkdir()
+    beside.mkdir()
+    with fake_llama_process(slots=2, slot_save_path=ours) as fake, FakeLlama(slots=2, slot_save_path=beside) as second:
+        start_worker(LLAMA_SERVERS=fake.url, TITLES="off")
+        person = Person(start_web().address)
+        straight = [Straight(second.url, "", number) for number in range(2)]
+        rows = returning.measure(person, straight, fake.restart, returning.Size(conversations=4, rounds=1, words=60))
+        rows += returning.measure_preset(person, 60)
+        asked = fake.journal()["requests"]
+    by_us = [request["cache_n"] for request in asked]
+    assert len(by_us) >= 4 + 4, "since the restart: everybody once, and the first turns under the preset"
+    assert all(by_us[:4]), "everybody came back to a file"
+    assert [record.slot for record in second.requests] == [0, 1, 0, 1] + [0, 0, 1, 1] * 2 + [0, 1, 0]
+    assert {row.what for row in rows} >= {"prewarmed, beside: warm", "returns after a restart, beside: warm"}
 
 
 def test_figures_are_compared_as_the_goals_are_said() -> None:

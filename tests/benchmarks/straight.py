@@ -34,10 +34,21 @@ class Straight:
         began = time.monotonic()
         with self.session.post(
             f"{self.url}/v1/chat/completions", json=body, stream=True, timeout=120,
-            headers={"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+            headers=self._headers,
         ) as response:  # fmt: skip
             response.raise_for_status()
             return self._read(response, began)
+
+    def act(self, action: str, filename: str) -> None:
+        """Save the slot to a file of the server's, or restore it from there."""
+        requests.post(
+            f"{self.url}/slots/{self.id_slot}", params={"action": action}, json={"filename": filename}, timeout=60,
+            headers=self._headers,
+        ).raise_for_status()  # fmt: skip
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def _read(self, response: requests.Response, began: float) -> Said:
         said, pending = Said(0.0, "", 0), b""
