@@ -17,7 +17,7 @@ from conversations.models import Conversation
 from slots import leases
 from slots.client import LlamaServer
 from slots.grants import Grant
-from slots.models import PastLease, Server, Slot
+from slots.models import Park, PastLease, Server, Slot
 from tests import factories
 from tests.answers import ended, look, written
 from tests.eventually import eventually
@@ -273,13 +273,10 @@ def test_what_was_parked_is_restored_beside_another_s_answer_and_only_then_read_
         where, bob = factories.conversation(), factories.conversation(factories.person("bob"))
         answered(where, LONG)
         warm = answered(where, "And then?")
-        factories.age(Slot.objects.get(holder=where.pk).pk, 5000)  # else the short ones would be cheaper to lose
-        for _ in range(2):  # whose slots are free then, and hold what they held
-            answered(factories.conversation(factories.person("charlie")), "Hello")
-        assert not is_warm(where)
+        eventually(lambda: Park.objects.filter(holder=where.pk, state="ready").exists(), what="its file")
+        lose(where)
         turn = factories.sent(bob, "Go on for long [[tokens=400 rate=20]]")
         written(turn)
-        leases.leave([slot.holder for slot in Slot.objects.filter(phase="idle") if slot.holder])
         ahead.hint(where.owner_id, where.pk)
         eventually(lambda: is_warm(where), what="its cache beside the answer")
         assert read_ahead(server) == []
