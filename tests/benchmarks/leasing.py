@@ -57,9 +57,12 @@ def _updating(slots: list[int]) -> Step:
 
 def _leasing(server: int, threads: int) -> Step:
     holders = [uuid.uuid4() for _ in range(threads)]
+    keep: dict[int, bool] = {}
 
     def step(thread: int) -> bool:
-        grant = leases.acquire(holders[thread], factories.WORKER, [server])
+        # As a claim does, which reads whether its head keeps a slot together with the head.
+        grant = leases.acquire(holders[thread], factories.WORKER, [server], keeps=keep.get(thread, False))
+        keep[thread] = grant is not None
         if grant is None:
             return False
         leases.release(grant, 100, 7)

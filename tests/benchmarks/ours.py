@@ -21,17 +21,26 @@ class Tab:
 
     def say(self, text: str, **more: Any) -> float:
         """Send it; the seconds until the first piece of its answer is there."""
-        began = time.monotonic()
-        self.send("send", conversation=self._conversation, client_id=str(uuid.uuid4()), text=text, **more)
-        self.until("generation.delta")
+        client_id, began = str(uuid.uuid4()), time.monotonic()
+        self.send("send", conversation=self._conversation, client_id=client_id, text=text, **more)
+        # What other tabs said meanwhile is still to be read.
+        while (created := self._next()).get("client_id") != client_id or created["type"] == "error":
+            if created["type"] == "error":
+                raise RuntimeError(str(created))
+        answer = created["messages"][-1]["generation"]["id"]
+        while self.until("generation.delta")["generation"] != answer:
+            pass
         return time.monotonic() - began
 
     def send(self, type_: str, **fields: Any) -> None:
         self._connection.send(json.dumps({"type": type_, **fields}))
 
+    def _next(self) -> dict[str, Any]:
+        return dict(json.loads(self._connection.recv(120)))
+
     def until(self, type_: str) -> dict[str, Any]:
         """The next frame of this type. Raises RuntimeError for an error or another end of an answer."""
-        while (frame := dict(json.loads(self._connection.recv(120))))["type"] != type_:
+        while (frame := self._next())["type"] != type_:
             if frame["type"] in ("error", "generation.failed", "generation.interrupted", "generation.done"):
                 raise RuntimeError(str(frame))
         return frame
