@@ -24,7 +24,8 @@ def test_all_of_it_runs_on_the_scripted_server(start_web: StartWeb, start_worker
         straight = [Straight(fake.url, "", number) for number in range(2)]
         rows = first_token.measure(person, straight[1], pairs=2)
         rows += throughput.measure(person, straight, rounds=1, tokens=10)
-        asked = [(record.slot, record.predicted_n) for record in fake.requests]
+        # Who opens a conversation has one token read ahead.
+        asked = [(record.slot, record.predicted_n) for record in fake.requests if record.predicted_n != 1]
         assert asked[:6] == [(0, first_token.TOKENS), (1, first_token.TOKENS)] * 3
         assert sorted(asked[6:]) == [(0, 10), (0, 10), (1, 10), (1, 10)]
         rows += refusal.measure(person, fill=3, tries=2, at_once=2)
