@@ -253,3 +253,16 @@ def test_a_long_history_is_counted_to_a_limit(monkeypatch: pytest.MonkeyPatch) -
         factories.idle(server)
     html = administrator().get(page(PastLease, "changelist")).content.decode()
     assert "More than are counted" in html
+
+
+def test_every_kind_of_work_has_its_words_now_and_in_history() -> None:
+    server = factories.server(slots=1)
+    client = administrator()
+    for work in Slot.Work:
+        grant = factories.leased(server)
+        Slot.objects.filter(pk=grant.slot).update(work=work)
+        assert client.get(LIST).status_code == 200
+        assert client.get(EVICT, {"lease": lease_on(grant.slot)}).status_code == 200
+        leases.give_back(grant)
+    assert set(PastLease.objects.values_list("work", flat=True)) == set(Slot.Work)
+    assert client.get(page(PastLease, "changelist")).status_code == 200

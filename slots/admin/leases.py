@@ -35,6 +35,7 @@ AT_WORK: dict[str | None, tuple[str, str]] = {
         "Its conversation is being read ahead of the next message; yields to whoever sends.",
     ),
     Slot.Work.PARK: ("Park", "Its cache is being saved to a file ahead; yields to whoever sends."),
+    Slot.Work.WIPE: ("Wipe", "Files that must not be kept are being overwritten from it; yields to whoever sends."),
 }
 
 
@@ -301,4 +302,6 @@ def _consequences(held: list[Slot]) -> list[str]:
         )
     if phases & {Slot.Work.TITLE, Slot.Work.PREWARM, Slot.Work.PARK}:
         said.append("Title, prewarm, park: the work is given up, and its conversation loses the cache.")
+    if Slot.Work.WIPE in phases:
+        said.append("Wipe: the work is given up. What is still to be overwritten is, from the next free slot.")
     return said
