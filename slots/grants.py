@@ -50,6 +50,7 @@ class Grant:
     # and `/slots` quiet, before anything else is sent. `warm` then: all that it left there is this holder's own.
     preempted: uuid.UUID | None = None
     former: Former | None = None  # whose cache it holds, if it is another holder's and confirmed
+    yields: bool = False  # a turn may take the slot at any moment, however long the lease has still to live
 
     def shown_by(self, seen: tuple[int | None, int | None]) -> bool:
         """The same of this holder's own cache."""

@@ -62,8 +62,8 @@ def acquire(
     Other work never takes anything from anybody: a title and a park get their own idle slot, a prewarm its own idle one
     or a free one, as which one counts that expired between turns. It may lose its lease to a turn at any moment, and
     then drops everything without a word (`LeaseLost`, `Held.lost`): the turn stops its request. Nobody can stop one
-    that is still to be sent, so it asks Postgres just before (`renew`) and again once the server has begun, and stops
-    its own if the lease is gone by then.
+    that is still to be sent, so it asks Postgres just before (`renew`, `Held.confirm`) and again once the server has
+    begun, and stops its own if the lease is gone by then.
 
     `model` empty takes any. Raises IntegrityError (`slot_one_per_holder`) when the same holder acquires elsewhere at
     the same moment.
@@ -75,7 +75,7 @@ def acquire(
     row = _first(_ACQUIRE[work] if keeps else _ACQUIRE[work][1:], about)
     if row is None and keeps and work == Slot.Work.TURN and statements.row(sql.LEAVE_OWN_SLOT, about):
         row = statements.row(sql.ACQUIRE_OTHER, about)
-    return _granted(row, holder, asked_at) if row else None
+    return _granted(row, holder, asked_at, work) if row else None
 
 
 def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -> Grant | None:
@@ -83,7 +83,7 @@ def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -
     holder, asked_at = uuid.uuid4(), time.monotonic()
     about = _wish(holder, worker, [server], Slot.Work.WIPE)
     row = statements.row(sql.BORROW_FREE_OR_IDLE if evicting else sql.BORROW_FREE, about)
-    return _granted(row, holder, asked_at) if row else None
+    return _granted(row, holder, asked_at, Slot.Work.WIPE) if row else None
 
 
 def _wish(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int], work: Slot.Work) -> dict[str, Any]:
@@ -98,10 +98,11 @@ def _first(texts: Sequence[str], about: dict[str, Any]) -> tuple[Any, ...] | Non
     return next((row for text in texts if (row := statements.row(text, about))), None)
 
 
-def _granted(row: tuple[Any, ...], holder: uuid.UUID, asked_at: float) -> Grant:
+def _granted(row: tuple[Any, ...], holder: uuid.UUID, asked_at: float, work: Slot.Work) -> Grant:
     slot, server, id_slot, fence, stream_id, preempted, in_ram, *held = row
     grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at)
-    return replace(grant, parks_in_ram=in_ram, preempted=preempted).with_cache(*held)
+    yields = work != Slot.Work.TURN
+    return replace(grant, parks_in_ram=in_ram, preempted=preempted, yields=yields).with_cache(*held)
 
 
 def holds(holder: uuid.UUID) -> bool:

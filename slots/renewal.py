@@ -42,10 +42,12 @@ class Held:
     def confirm(self) -> None:
         """Before anything is sent to a server: raises LeaseLost unless the lease has surely time left.
 
-        Raises what Postgres raises while it cannot be asked.
+        One that yields is asked for each time: a restore that arrives behind the request of the turn which took the
+        slot is done after that, and leaves there what the turn would be recorded to have left. Raises what Postgres
+        raises while it cannot be asked.
         """
         margin = min(2.0, settings.LEASE_TTL / 5)
-        if time.monotonic() > self._renewed_at + settings.LEASE_TTL - margin:
+        if self.grant.yields or time.monotonic() > self._renewed_at + settings.LEASE_TTL - margin:
             asked_at = time.monotonic()
             if not leases.renew([self.grant]):
                 self.lose()

@@ -188,6 +188,18 @@ def test_a_worker_paused_between_its_claim_and_its_first_request_asks_before_it_
         Held(long_ago, lambda: None).confirm()
 
 
+def test_work_that_yields_asks_before_everything_that_it_sends() -> None:
+    server, holder = factories.server(slots=1), uuid.uuid4()
+    prewarm = leases.acquire(holder, WORKER, [server.pk], work=Slot.Work.PREWARM)
+    assert prewarm
+    held = Held(prewarm, lambda: None)
+    held.confirm()
+    assert leases.acquire(uuid.uuid4(), WORKER, [server.pk])
+    with pytest.raises(LeaseLost):
+        held.confirm()
+    assert held.lost.is_set()
+
+
 def test_an_offered_lease_is_taken_over_at_once() -> None:
     server = factories.server()
     grant = factories.leased(server)
