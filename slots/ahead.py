@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
 AFTER_SECONDS = 2.0  # a turn; who answers at once does not meet us
+MOST_TRIED = 4_096  # caches; more than the slots that one installation has
 PATIENCE_SECONDS = 600.0  # that files wait for a free slot
 
 # One worker at a time looks for something to park on a server: the next one finds it busy.
@@ -98,13 +99,19 @@ class Ahead(threading.Thread):
             if cursor.fetchone() != (True,):
                 return None
             found = parked.unparked([server], parking.WORTH, AFTER_SECONDS)
-            self._tried = {holder: at for holder, at in self._tried.items() if holder in {one.holder for one in found}}
             one = next((one for one in found if self._tried.get(one.holder) != one.used_at), None)
             grant = leases.acquire(one.holder, self._worker, [server], work=Slot.Work.PARK) if one else None
         if one is None or grant is None:
             return None
-        self._tried[one.holder] = one.used_at
+        self._note_tried(one)
         return grant, one
+
+    def _note_tried(self, one: Unparked) -> None:
+        """Until many others were tried: who is not found has not gone, a slot that was just tried counts as used."""
+        self._tried.pop(one.holder, None)
+        self._tried[one.holder] = one.used_at
+        if len(self._tried) > MOST_TRIED:
+            del self._tried[next(iter(self._tried))]
 
     def _park(self, held: Held, one: Unparked) -> None:
         grant, server = held.grant, servers.get(one.server)
