@@ -8,6 +8,7 @@ runs; its holder's next turn takes the slot back whatever happens. Files that ar
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 EVERY_SECONDS = 1.0
 AFTER_SECONDS = 2.0  # a turn; who answers at once does not meet us
 MOST_TRIED = 4_096  # caches; more than the slots that one installation has
-PATIENCE_SECONDS = 600.0  # that files wait for a free slot
+PATIENCE_SECONDS = 600.0  # that files wait for a free slot, or for another one that costs somebody their cache
+AGAIN_SECONDS = 60.0  # after the server did not do it: a full disk, or a save that hangs, is not over in a second
 
 # One worker at a time looks for something to park on a server: the next one finds it busy.
 _ALONE = "SELECT pg_try_advisory_xact_lock(hashtextextended('chatbackend park', %s))"
@@ -42,6 +44,7 @@ class Ahead(threading.Thread):
         self._worker, self._watch, self._renewal = worker, watch, renewal
         self._provided: set[int] = set()
         self._tried: dict[UUID, datetime] = {}  # in vain, or not for this one: when its slot had been used last
+        self._wipes_from: dict[int, float] = {}  # by server, in monotonic seconds: where it was of no use
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -65,7 +68,8 @@ class Ahead(threading.Thread):
         if count := parked.abandoned():
             logger.info("parked files=%s were not finished by those who wrote them", count)
         for server, seconds in parked.due_on(reachable).items():
-            self._wipe(server, evicting=seconds > PATIENCE_SECONDS)
+            if time.monotonic() >= self._wipes_from.get(server, 0.0):
+                self._wipe(server, evicting=seconds > PATIENCE_SECONDS)
         if settings.LLAMA_PARKED:
             for server in reachable:
                 self._park_on(server)
@@ -141,6 +145,7 @@ class Ahead(threading.Thread):
             logger.info("server=%s overwrote parked files=%s", row.url, count)
         except ServerError as error:
             logger.warning("server=%s: parked files are still to be overwritten: %s", row.url, error)
+            self._wipes_from[server] = time.monotonic() + (PATIENCE_SECONDS if evicting else AGAIN_SECONDS)
         except LeaseLost:
             logger.info("slot=%s is wanted: parked files are overwritten later", grant.slot)
         finally:

@@ -104,6 +104,7 @@ SELECT p.server_id, date_part('epoch', statement_timestamp() - min(p.due_at))
 FROM slots_park p JOIN slots_server v ON v.id = p.server_id
 WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.parking IN ('effective', 'ineffective')
   AND p.state = 'stale' AND {_LEFT_ALONE}
+  AND NOT EXISTS (SELECT FROM slots_slot w WHERE w.server_id = v.id AND w.work = 'wipe')
 GROUP BY p.server_id"""
 
 
@@ -200,7 +201,7 @@ def unparked(servers: Sequence[int], least: int, seconds: float) -> list[Unparke
 
 
 def due_on(servers: Sequence[int]) -> dict[int, float]:
-    """Where files are to be overwritten, and for how many seconds the first of them has been due."""
+    """Where files are to be overwritten and nobody is at it; for how many seconds the first of them has been due."""
     return dict(statements.rows(_DUE, {"servers": list(servers)}))
 
 

@@ -16,7 +16,7 @@ from slots import leases, parked
 from slots.ahead import PATIENCE_SECONDS, Ahead
 from slots.client import LlamaServer
 from slots.grants import Grant
-from slots.models import Park, PastLease, Slot
+from slots.models import Park, PastLease, Server, Slot
 from slots.renewal import Renewal
 from slots.watch import Watch
 from tests import factories
@@ -169,9 +169,36 @@ class TestWhatMustNotBeKept:
             ahead.round()
             assert parked.due() == 1
             assert not Slot.objects.filter(phase="busy").exists()
+        assert PastLease.objects.filter(work="wipe").count() == 1, "it is let be for a while"
         worker.fake.options.slot_save_path = folder
+        ahead._wipes_from.clear()  # later
         ahead.round()
         assert parked.due() == 0
+
+    def test_costs_one_idle_cache_and_not_each_in_turn_while_the_server_does_not_do_it(
+        self, worker: Answering, ahead: Ahead
+    ) -> None:
+        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
+        for where in (alice, bob, carol):
+            introduce(worker, where)
+        actions.remove(alice.owner_id, alice.pk)
+        Park.objects.filter(state="stale").update(due_at=F("due_at") - timedelta(seconds=PATIENCE_SECONDS + 1))
+        Server.objects.update(parking="ineffective")
+        worker.fake.options.slot_save_path = None
+        ahead.round()
+        (gone,) = [where for where in (bob, carol) if not Slot.objects.filter(holder=where.pk).exists()]
+        introduce(worker, gone)
+        ahead.round()
+        assert set(Slot.objects.values_list("holder", flat=True)) == {bob.pk, carol.pk}
+
+    def test_is_overwritten_by_one_worker_at_a_time(self, worker: Answering) -> None:
+        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
+        for where in (alice, bob, carol):
+            introduce(worker, where)
+        actions.remove(alice.owner_id, alice.pk)
+        assert parked.due_on([worker.server.pk])
+        assert leases.acquire_to_wipe(factories.OTHER_WORKER, worker.server.pk, evicting=True)
+        assert not parked.due_on([worker.server.pk])
 
     def test_is_found_though_its_conversation_went_while_it_was_written(
         self, worker: Answering, monkeypatch: pytest.MonkeyPatch
