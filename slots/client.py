@@ -119,7 +119,7 @@ class LlamaServer:
         try:
             meta = self._json("GET", "/v1/models")["data"][0]["meta"]
             return plain(f"{meta['n_params']} {meta['size']}")[:LONGEST_SENTENCE]
-        except (KeyError, TypeError, IndexError):
+        except (KeyError, TypeError, IndexError, ServerRefused):
             return ""
 
     def act(self, id_slot: int, action: str, filename: str) -> int:

@@ -132,3 +132,8 @@ def test_what_is_asked_on_a_connection_that_is_just_being_closed_is_asked_again_
         with pytest.raises(StreamBroken):
             server.tokens("hello")
         assert asked[3:] == ["POST"]
+
+
+def test_of_a_server_that_does_not_tell_its_weights_none_are_known(fake_llama: FakeLlama) -> None:
+    assert LlamaServer(fake_llama.url).weights()
+    assert LlamaServer(f"{fake_llama.url}/elsewhere").weights() == ""
