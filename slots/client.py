@@ -25,7 +25,7 @@ from slots.faults import ServerRefused as ServerRefused
 from slots.faults import ServerUnreachable as ServerUnreachable
 from slots.faults import StreamBroken as StreamBroken
 from slots.faults import StreamUnknown as StreamUnknown
-from slots.reading import LONGEST_SENTENCE, SWITCHES, count, excerpt, parsed, plain, reason, sentence
+from slots.reading import LARGEST_FILE, LONGEST_SENTENCE, SWITCHES, count, excerpt, parsed, plain, reason, sentence
 from slots.reading import Peek as Peek
 from slots.reading import Props as Props
 from slots.reading import SlotState as SlotState
@@ -133,13 +133,13 @@ class LlamaServer:
 
     def saved(self, id_slot: int, filename: str) -> tuple[int, int]:
         """Save a slot as `act` does; how many tokens that were, and bytes of the file."""
-        told = self._acted(id_slot, "save", filename, "n_saved", "n_written")
-        return told[0], told[1]
+        tokens, size = self._acted(id_slot, "save", filename, "n_saved", "n_written")
+        return tokens, size
 
-    def _acted(self, id_slot: int, action: str, filename: str, *told: str) -> list[int]:
+    def _acted(self, id_slot: int, action: str, filename: str, tokens: str, *sizes: str) -> list[int]:
         body = self._json("POST", f"/slots/{id_slot}", params={"action": action}, json={"filename": filename})
-        said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in told]
-        if not all(map(count, said)):
+        said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in (tokens, *sizes)]
+        if not (count(said[0]) and all(count(size, LARGEST_FILE) for size in said[1:])):
             raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")
         return said
 

@@ -11,6 +11,7 @@ from typing import Any
 
 LONGEST_SENTENCE = 500  # code points of a server's own words; they are stored and shown
 LARGEST = 2**31 - 1  # of what a server counts: Postgres's integer
+LARGEST_FILE = 2**63 - 1  # bytes of one that it writes: Postgres's bigint
 # What chat templates let a request decide about the model's thoughts; `chat_template_kwargs` sets it.
 SWITCHES = ("enable_thinking", "reasoning_effort", "preserve_thinking", "clear_thinking")
 
@@ -75,9 +76,9 @@ def plain(value: object) -> str:
     return str(value).replace("\x00", "").encode(errors="replace").decode()
 
 
-def count(value: object) -> bool:
+def count(value: object, largest: int = LARGEST) -> bool:
     """Whether it is a whole number that can be stored."""
-    return type(value) is int and abs(value) <= LARGEST
+    return type(value) is int and abs(value) <= largest
 
 
 def figures(body: object) -> dict[str, Any] | None:

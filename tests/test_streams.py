@@ -137,3 +137,12 @@ def test_what_is_asked_on_a_connection_that_is_just_being_closed_is_asked_again_
 def test_of_a_server_that_does_not_tell_its_weights_none_are_known(fake_llama: FakeLlama) -> None:
     assert LlamaServer(fake_llama.url).weights()
     assert LlamaServer(f"{fake_llama.url}/elsewhere").weights() == ""
+
+
+def test_a_file_may_be_larger_than_a_count_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"n_saved": 20_000, "n_written": 20_000 * 131_072}
+    monkeypatch.setattr(LlamaServer, "_json", lambda *_, **__: told)
+    assert LlamaServer("http://127.0.0.1").saved(0, "file") == (20_000, 2_621_440_000)
+    told["n_saved"] = 2**31
+    with pytest.raises(ServerFailed):
+        LlamaServer("http://127.0.0.1").saved(0, "file")
