@@ -99,8 +99,8 @@ def _not_saved(grant: Grant, file: File, error: ServerError, stored: Stored) -> 
 def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_once) -> Learned | None:
     """Put `file` into the slot of `held`, and record that its cache is its holder's now.
 
-    None when it did not work: the slot is empty, or holds what is not known, and the file is not read again. Raises
-    LeaseLost.
+    None, or no `restore_ms`, when it did not work: the slot is empty, or holds what is not known, and the file is not
+    read again. One that hangs is held against the server, as with `park`. Raises LeaseLost.
     """
     stored(held.confirm)
     began = time.monotonic()
@@ -109,7 +109,7 @@ def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_onc
     except ServerError as error:
         logger.warning("slot=%s could not be restored from %s: %s", held.grant.slot, file.name, error)
         stored(lambda: parked.spoil(file))
-        return None
+        return Learned(of_use=False) if isinstance(error, StreamBroken) else None
     held.moved()
     ms = (time.monotonic() - began) * 1000
     if tokens != file.tokens:

@@ -221,6 +221,24 @@ def test_a_save_that_hangs_is_given_up_and_after_two_of_them_parking_is(
     assert saves(worker) == before
 
 
+def test_a_restore_that_hangs_counts_as_much(worker: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = somebody("alice"), somebody("bob")
+    introduce(worker, alice)
+    introduce(worker, bob)
+    asked: list[str] = []
+
+    def hangs(_: LlamaServer, __: int, action: str, ___: str) -> int:
+        asked.append(action)
+        raise client.StreamBroken("It took the request and then said nothing.")
+
+    monkeypatch.setattr(LlamaServer, "act", hangs)
+    assert figures(return_of(worker, alice)) == (0, "evicted")
+    assert Server.objects.get().parking_proved == [False]
+    assert figures(return_of(worker, bob)) == (0, "evicted")
+    assert Server.objects.get().parking == "ineffective"
+    assert asked == ["restore", "restore"]
+
+
 def test_where_what_was_restored_is_not_found_again_it_is_read_again_and_parking_ends(worker: Answering) -> None:
     alice, bob = somebody("alice"), somebody("bob")
     introduce(worker, alice)

@@ -62,6 +62,8 @@ class HandOver:
             told = parking.restore(client, self._held, file, persist)
             self._note(told)
             if told:
+                if told.restore_ms is None:  # it hangs: nothing else is asked for that can wait as long
+                    return False
                 self._restored = True
                 own = file.holder == self._held.grant.holder
                 self._cache.brought_back(file.tokens, outline, promised, whole=own)
