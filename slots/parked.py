@@ -170,7 +170,8 @@ def spoil(file: File) -> None:
 def find(grant: Grant, holders: Sequence[uuid.UUID]) -> list[File]:
     """The files of `holders` on the server of `grant` that its process can go on from, in the order of `holders`.
 
-    Nobody overwrites them as long as the lease lasts.
+    Nobody overwrites one as long as the lease lasts that found it last: of a preset's, which others find too, what was
+    read is judged by `unchanged`.
     """
     rows = statements.rows(_FIND, _about(grant) | {"holders": list(holders)})
     files = [
@@ -178,6 +179,11 @@ def find(grant: Grant, holders: Sequence[uuid.UUID]) -> list[File]:
         for park, name, holder, tokens, outline in rows
     ]
     return sorted(files, key=lambda file: list(holders).index(file.holder))
+
+
+def unchanged(file: File) -> bool:
+    """Whether nobody has begun to write over it since it was found, and it still counts."""
+    return Park.objects.filter(pk=file.park, state=State.READY, holder=file.holder, tokens=file.tokens).exists()
 
 
 def forget(holders: Sequence[uuid.UUID]) -> None:

@@ -116,6 +116,9 @@ def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_onc
         logger.error("slot=%s restored %s tokens of %s, not %s", held.grant.slot, tokens, file.name, file.tokens)
         stored(lambda: parked.spoil(file))
         return None
+    if not stored(lambda: parked.unchanged(file)):
+        logger.warning("slot=%s: %s was written over while it was read", held.grant.slot, file.name)
+        return None
     stored(lambda: leases.filled(held.grant, tokens, file.outline))
     logger.info("slot=%s restored tokens=%s ms=%.0f", held.grant.slot, tokens, ms)
     return Learned(restore_ms=ms)

@@ -189,6 +189,22 @@ class TestAFileIsNotRead:
         assert figures(return_of(worker, carol))[1] is None
         assert figures(return_of(worker, alice))[1] is None
 
+    def test_that_somebody_began_to_write_over_before_it_was_read(
+        self, worker: Answering, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        alice, bob = somebody("alice"), somebody("bob")
+        introduce(worker, alice)
+        introduce(worker, bob)
+        act = LlamaServer.act
+
+        def meanwhile(llama: LlamaServer, id_slot: int, action: str, filename: str) -> int:
+            Park.objects.filter(name=filename).update(holder=bob.pk)
+            return act(llama, id_slot, action, filename)
+
+        monkeypatch.setattr(parking, "park", lambda *_, **__: None)
+        monkeypatch.setattr(LlamaServer, "act", meanwhile)
+        assert figures(return_of(worker, alice)) == (0, "evicted")
+
     def test_that_belongs_to_another_conversation_though_it_begins_alike(self, worker: Answering) -> None:
         alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
         worker.ask(alice, STORY)
