@@ -140,7 +140,7 @@ class Slot(models.Model):
     stream_id = models.UUIDField(null=True, blank=True)
     # the residency
     kv_of = models.UUIDField(null=True, blank=True)
-    kv_tokens = models.IntegerField(null=True, blank=True)  # as /slots said at release; NULL: not confirmed
+    kv_tokens = models.IntegerField(null=True, blank=True)  # as /slots said at release, or a restore; NULL: unknown
     kv_task = models.IntegerField(null=True, blank=True)  # its id_task then: any other request changes it
     # What its holder noted of them, for its own next turn; not read here.
     kv_outline = models.JSONField(null=True, blank=True)

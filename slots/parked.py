@@ -3,7 +3,7 @@
 A row says the weaker truth before a file is written (`writing`, with the fence of the lease that writes) and the
 stronger one after it (`ready`), in a statement that holds that lease's slot row. What is not `ready` is read by nobody:
 whatever died between two of these steps left a file that is overwritten one day. `stale` says that this is due.
-Lock order: slot row, parked file. Servers after both, in statements of their own.
+Lock order: server, slot row, parked file, where a transaction locks more than one of them.
 """
 
 import hashlib
@@ -202,7 +202,7 @@ def unparked(servers: Sequence[int], least: int, seconds: float) -> list[Unparke
 
     Only on servers of which no slot is busy; who would lose the slot first comes first.
     """
-    about = {"servers": list(servers), "least": least, "seconds": seconds, "most": settings.LLAMA_PARKED}
+    about = {"servers": list(servers), "least": least, "seconds": seconds}
     return [Unparked(*row) for row in statements.rows(_UNPARKED, about)]
 
 
