@@ -134,7 +134,7 @@ class Ahead(threading.Thread):
         grant = leases.acquire_to_wipe(self._worker, server, evicting=evicting)
         if grant is None:
             return
-        held, row = self._hold(grant), servers.get(server)
+        row, held = servers.get(server), self._hold(grant)
         connection.close()
         client = servers.client_of(row)
         try:
