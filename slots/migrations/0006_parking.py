@@ -5,9 +5,11 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-# Processes that were tried before anything was known of their files are tried once more.
+# Processes that were tried before anything was known of their files are tried once more; one that drains, when it is
+# back in service.
 PROBE_AGAIN = (
-    "UPDATE slots_server SET state = 'probing', grade = '', probes = 0 WHERE state = 'ready' AND grade = 'full'"
+    "UPDATE slots_server SET state = CASE state WHEN 'ready' THEN 'probing' ELSE state END, grade = '', probes = 0 "
+    "WHERE state IN ('ready', 'draining') AND grade = 'full'"
 )
 
 
