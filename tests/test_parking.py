@@ -225,7 +225,7 @@ def test_a_save_that_hangs_is_given_up_and_after_two_of_them_parking_is(
 ) -> None:
     alice, bob = somebody("alice"), somebody("bob")
     introduce(worker, alice)
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(client, "ACTION_SECONDS", 0.4)
     worker.fake.set(save_hangs=True)
     introduce(worker, bob)
     assert Server.objects.get().parking == "effective"
