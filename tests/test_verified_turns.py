@@ -12,11 +12,12 @@ from django.utils import timezone
 from conversations import replays, sending, turns
 from conversations.history import GenerationView
 from conversations.models import Conversation, Generation, Message
-from slots import orders, servers
+from slots import leases, orders, servers
 from slots.capacity import out_of_service
 from slots.models import Server, Slot
 from tests import factories
 from tests.administrators import administrator
+from tests.answering import answering, somebody
 from tests.answers import ended, look, written
 from tests.eventually import eventually
 from tests.fake_llama import FakeLlama, Script, default_answer
@@ -136,6 +137,26 @@ def told_apart(launched: list[Any], fake_llama: FakeLlama, start_worker: StartPr
     answered(where, "Elsewhere?")
     assert "the server ran it elsewhere" in worker.output()
     assert Slot.objects.get(pk=slot.pk).kv_of is None
+
+
+def test_what_yielded_to_a_turn_may_arrive_behind_its_look_at_the_slot_and_is_no_alarm(launched: list[Any]) -> None:
+    """It asks whether the slot is still its own just before it sends, and no sooner can it be stopped."""
+    with FakeLlama(slots=1) as fake, answering(fake) as worker:
+        where = somebody()
+        worker.ask(where, SECRET)
+        title = leases.acquire(where.pk, factories.OTHER_WORKER, [worker.server.pk], work=Slot.Work.TITLE)
+        claim = worker.claim(where, "And then?")
+        assert title
+        assert claim.grant.preempted == title.stream_id
+
+        def arrived(_: engine.Engine, slot: tasks.Slot, task: tasks.Generation) -> None:
+            """The conversation again, and then a few tokens that both requests have behind it."""
+            slot.tokens[:] = task.prompt[:-2]
+
+        launched.append(arrived)
+        view = worker.run(claim)
+        assert (view.status, figure(view, "prompt_n")) == ("done", 2)
+        assert Server.objects.get().state == "ready"
 
 
 def test_who_says_another_s_first_message_word_for_word_finds_nothing_of_it(start_worker: StartProcess) -> None:

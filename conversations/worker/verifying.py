@@ -79,7 +79,7 @@ class Cache:
             self.replay_cause = persist(lambda: foreign.mismatch(grant, task))
         # Where the server parks in its RAM, what it finds again there is this conversation's own.
         reuse = self._ours or grant.parks_in_ram
-        self._bound = self._most(reuse)
+        self._bound = self._most(reuse, self._held)
         return reuse
 
     @property
@@ -95,7 +95,7 @@ class Cache:
         """
         task = self._before[1] if self._before else None  # a restore is no request
         self._before = (None if task is None else tokens, task)
-        self._ours, self._bound, self._restored, self._promised = True, tokens, tokens, promised
+        self._ours, self._bound, self._restored, self._promised = True, self._most(True, tokens), tokens, promised
         self._outline, self.replay_cause = outline, None if whole else self._claim.replay_cause
 
     @property
@@ -146,12 +146,14 @@ class Cache:
             if not self.proved:
                 self.replay_cause = self._claim.replay_cause or "cache_lost"
 
-    def _most(self, reuse: bool) -> int | None:
+    def _most(self, reuse: bool, held: int | None) -> int | None:
         """How many tokens the server can reuse of what is this conversation's own; None: nobody knows."""
         if not reuse:
             return 0
-        alone = self._server.grade != Server.Grade.ONE_AT_A_TIME
-        return self._held if alone else None
+        # What yielded to this turn may still have sent its request when the slot had been looked at: the same
+        # conversation, read further.
+        alone = self._server.grade != Server.Grade.ONE_AT_A_TIME and self._grant.preempted is None
+        return held if alone else None
 
     @property
     def _held(self) -> int | None:
