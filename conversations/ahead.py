@@ -27,7 +27,8 @@ MOST_PEOPLE = 2_000  # whose hints are counted
 
 
 # Nobody is evicted and nobody waits for it: where nothing is to be gained, or somebody else needs the machine, nothing
-# is read. A file of its own is restored beside a turn, too: that takes milliseconds.
+# is read. Where there is nothing to read yet no slot is taken either: a free one may hold what its last holder comes
+# back to. A file of its own is restored beside a turn, too: that takes milliseconds.
 _WHERE = """
 SELECT wants.model, ARRAY(
   SELECT v.id FROM slots_server v
@@ -42,6 +43,7 @@ FROM conversations_conversation c CROSS JOIN LATERAL (
     SELECT b.answered_by FROM conversations_generation b
     WHERE b.conversation_id = c.id AND b.started_at IS NOT NULL ORDER BY b.id DESC LIMIT 1), '')) wants (model)
 WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NULL
+  AND (c.leaf_id IS NOT NULL OR c.system_prompt <> '')
   AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND (s.phase = 'busy' OR s.kv_of = c.id))
   AND NOT EXISTS (SELECT FROM conversations_generation g WHERE g.status = 'queued' AND c.model IN ('', g.model))
   AND NOT EXISTS (SELECT FROM slots_slot s JOIN conversations_conversation o ON o.id = s.holder

@@ -29,6 +29,11 @@ LONG = "How do steam engines work? " + "word " * 300
 SLOW = Script(prefill=100, match="How do steam engines work?")
 
 
+def promising(name: str = "alice") -> Conversation:
+    """One that has something to be read already."""
+    return factories.conversation(factories.person(name), system_prompt="Be brief.")
+
+
 def about_to_send(where: Conversation, *servers: Server, worker: uuid.UUID = factories.WORKER) -> Grant | None:
     return ahead.acquire(worker, [server.pk for server in servers], where.owner_id, where.pk)
 
@@ -39,7 +44,7 @@ class TestASlotForIt:
 
     def test_is_a_free_one_and_yields_to_its_conversation(self) -> None:
         server = factories.server(slots=1)
-        where = factories.conversation()
+        where = promising()
         grant = about_to_send(where, server)
         assert grant
         assert Slot.objects.get().work == "prewarm"
@@ -49,11 +54,22 @@ class TestASlotForIt:
 
     @pytest.mark.parametrize(
         "why_not",
-        ["idle", "answered there", "waiting", "warm", "queued", "deleted", "another's", "one at a time", "no server"],
+        [
+            "idle",
+            "answered there",
+            "waiting",
+            "warm",
+            "queued",
+            "deleted",
+            "another's",
+            "one at a time",
+            "no server",
+            "nothing to read",
+        ],
     )
     def test_is_not_had(self, why_not: str) -> None:
         server = factories.server(slots=2)
-        where = factories.conversation()
+        where = promising()
         makes: dict[str, Callable[[], object]] = {
             "idle": lambda: [factories.idle(server) for _ in range(2)],
             "answered there": lambda: factories.leased(server),
@@ -64,6 +80,7 @@ class TestASlotForIt:
             "another's": lambda: Conversation.objects.filter(pk=where.pk).update(owner=factories.person("bob")),
             "one at a time": lambda: Server.objects.update(grade="one_at_a_time"),
             "no server": lambda: Server.objects.update(state="draining"),
+            "nothing to read": lambda: Conversation.objects.filter(pk=where.pk).update(system_prompt=""),
         }
         makes[why_not]()
         before = list(Slot.objects.order_by("pk").values())
@@ -72,8 +89,7 @@ class TestASlotForIt:
 
     def test_is_one_of_each_person_and_one_of_each_server(self) -> None:
         first, second = factories.server(slots=4), factories.server(slots=4, url="http://other.test:8080")
-        alice, again = factories.conversation(), factories.conversation()
-        bob, charlie = (factories.conversation(factories.person(name)) for name in ("bob", "charlie"))
+        alice, again, bob, charlie = (promising(name) for name in ("alice", "alice", "bob", "charlie"))
         assert about_to_send(alice, first, second)
         assert about_to_send(again, first, second) is None
         assert about_to_send(bob, first, second)
@@ -82,7 +98,7 @@ class TestASlotForIt:
 
     def test_is_given_up_for_a_turn_on_its_server_a_queue_and_a_deletion(self) -> None:
         server = factories.server(slots=4)
-        where = factories.conversation()
+        where = promising()
         grant = about_to_send(where, server)
         assert grant
         assert ahead.unwelcome([grant.fence]) == set()
