@@ -59,7 +59,8 @@ class Title(Aside):
         heard = self._ask(client, [*messages, REQUEST], {**PARAMS, **decided}, reuse=True)
         self._keep(heard, " ".join(message["content"] for message in messages))
         self._anew(client)
-        self._cache.before(client)
+        if not self._cache.before(client):
+            return  # somebody else was there this moment: nothing may be reused, and nothing is known
         back = self._ask(client, messages, {**decided, "max_tokens": 1}, reuse=True)
         if back.cache < heard.cache - OPENING:
             logger.warning(
