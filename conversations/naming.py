@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Exists, QuerySet
+
 from conversations import history
 from conversations.models import Conversation, Generation
 from slots import statements
@@ -49,8 +51,7 @@ def question(conversation: UUID) -> tuple[dict[str, Any], list[dict[str, str]]] 
 
     None where there is nothing to name any more, or no answer to name it by.
     """
-    named = Conversation.objects.filter(pk=conversation, title_due=True, deleted_at=None)
-    leaf = named.values_list("leaf", flat=True).first()
+    leaf = _due_one(conversation).values_list("leaf", flat=True).first()
     newest = Generation.objects.filter(message=leaf).order_by("-id").values_list("pk", flat=True).first()
     asked = history.asked(newest) if newest else None
     if leaf is None or asked is None:
@@ -62,14 +63,15 @@ def question(conversation: UUID) -> tuple[dict[str, Any], list[dict[str, str]]] 
 
 def name(conversation: UUID, title: str) -> Conversation | None:
     """Its title from now on; None if a person has named or deleted it meanwhile."""
-    if not _settle(conversation, title=title):
+    if not _due_one(conversation).update(title_due=False, title=title):
         return None
     return Conversation.objects.filter(pk=conversation).first()
 
 
 def give_up(conversation: UUID) -> None:
-    """It keeps its first words."""
-    _settle(conversation)
+    """It keeps its first words; but where a turn has begun meanwhile nothing is decided: a gap comes after it."""
+    begun = Generation.objects.filter(conversation=conversation, status__in=Generation.LIVE)
+    _due_one(conversation).filter(~Exists(begun)).update(title_due=False)
 
 
 def note_forgetful(server: int) -> None:
@@ -77,6 +79,5 @@ def note_forgetful(server: int) -> None:
     statements.rows(_FORGETFUL, {"server": server})
 
 
-def _settle(conversation: UUID, **fields: str) -> bool:
-    due = Conversation.objects.filter(pk=conversation, title_due=True, deleted_at=None)
-    return due.update(title_due=False, **fields) > 0
+def _due_one(conversation: UUID) -> QuerySet[Conversation]:
+    return Conversation.objects.filter(pk=conversation, title_due=True, deleted_at=None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from conversations import actions, sending, titles, turns
+from conversations import actions, naming, sending, titles, turns
 from conversations.history import GenerationView
 from conversations.models import Conversation, Forgetful, Message
 from slots.client import LlamaServer
@@ -146,6 +146,19 @@ def test_it_is_made_of_the_first_answer_that_says_something(one_slot: FakeLlama,
     answered(vague, "Hello")
     eventually(lambda: not Conversation.objects.filter(title_due=True).exists())
     assert title(vague) == "Hello"
+
+
+def test_one_that_was_just_to_be_made_when_somebody_sent_stays_due() -> None:
+    """Then the newest message is an answer without words, which is no reason to keep the first ones for ever."""
+    where = factories.conversation()
+    turn = factories.sent(where)
+    assert naming.question(where.pk) is None
+    due = Conversation.objects.filter(title_due=True)
+    naming.give_up(where.pk)
+    assert due.exists()
+    turns.cancel(where.owner_id, turn.generation.pk)
+    naming.give_up(where.pk)
+    assert not due.exists()
 
 
 def test_who_dies_while_making_one_leaves_it_to_the_next(one_slot: FakeLlama, start_worker: StartProcess) -> None:
