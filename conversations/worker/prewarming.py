@@ -62,6 +62,8 @@ class Prewarm(Aside):
         if self._cache.began:
             known, _ = self._cache.after(figures, NO_ANSWER, None)
             outline = self._outline(coming, heard, figures[0] or 0, decided) if heard else Outline()
+            if not (heard or restored or self._cache.judged):
+                known = UNKNOWN  # stopped so early that what is there may still be the former holder's
         elif figures not in (known, UNKNOWN):
             known = UNKNOWN
         self._give_back(known, outline)

@@ -54,7 +54,7 @@ class Cache:
         self._decided: Decided = {}
         self._trimmed = False
         self.began = claim.stream_bytes > 0  # the server is at it: the slot holds this request's tokens
-        self._judged = False
+        self.judged = False  # the server told what it reuses: from then on it reads for this request
         self._restored: int | None = None  # tokens, from a file
         self._promised = 0  # of these, at least, must be found again
         self.proved: bool | None = None  # whether they were
@@ -114,9 +114,9 @@ class Cache:
     def judge(self, progress: dict[str, int]) -> None:
         """By the first progress event, before anything that follows is stored. Raises IsolationBroken."""
         self.began = True
-        if self._judged:
+        if self.judged:
             return
-        self._judged = True
+        self.judged = True
         cache, bound = progress["cache"], self._bound
         if bound is not None and cache > bound:
             raise IsolationBroken(self._grant.id_slot, cache, bound)
