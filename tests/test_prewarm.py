@@ -219,6 +219,22 @@ def test_the_next_turn_finds_all_of_it_and_nothing_of_it_is_seen(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_template_that_raises_on_a_system_prompt_alone_costs_nobody_a_slot(
+    fake_llama: FakeLlama, start_worker: StartProcess
+) -> None:
+    start_worker(LLAMA_SERVERS=fake_llama.url)
+    eventually(lambda: Server.objects.filter(state="ready").exists(), 30)
+    fake_llama.script(Script(fault="500", times=1))
+    where = promising()
+    ahead.hint(where.owner_id, where.pk)
+    ends = PastLease.objects.filter(work="prewarm")
+    eventually(ends.exists, what="it to be given up")
+    assert ends.get().ended_by == "work_done"
+    assert Slot.objects.get(holder=where.pk).kv_of is None
+    assert len(read_ahead(fake_llama)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
 def test_it_ends_when_anybody_sends_or_its_person_goes_elsewhere(
     fake_llama: FakeLlama, start_worker: StartProcess
 ) -> None:

@@ -21,7 +21,7 @@ from conversations.worker.outline import Messages, Outline
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
 from slots import control_tokens, leases, servers
-from slots.client import CHAT, LlamaServer, ServerError, Stream, StreamBroken
+from slots.client import CHAT, LlamaServer, ServerError, ServerFailed, ServerRefused, Stream, StreamBroken
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
 from slots.reading import Event
@@ -119,7 +119,7 @@ class Aside:
     # One request after the other, under the same lease.
 
     def _ask(self, client: LlamaServer, messages: Messages, params: Params, reuse: bool) -> Heard:
-        """Raises GaveWay, LeaseLost, IsolationBroken, ServerError."""
+        """Raises GaveWay, LeaseLost, IsolationBroken, ServerError; ServerRefused where it did not even begin."""
         decided = asking.decided(params, self._server.switches)
         self._cache.asks(messages, decided)
         known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
@@ -142,6 +142,11 @@ class Aside:
             if self._yields.is_set():
                 raise GaveWay from None
             raise
+        except ServerFailed as error:
+            if self._cache.began:
+                raise
+            # So a template is answered that raises on a prompt without a question. Whether it did more shows the slot.
+            raise ServerRefused(str(error), status=error.status) from error
         finally:
             self._stream = None
 
