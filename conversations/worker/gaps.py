@@ -98,6 +98,8 @@ class Gaps(threading.Thread):
         self._running = [one for one in self._running if one.thread.is_alive()]
         self._give_way()
         for person, wish in list(self._wishes.items()):
+            if self._wake.is_set():  # somebody sent: what is in their way does not stay until all wishes were looked at
+                self._give_way()
             if self._granted(person, wish):
                 with self._lock:
                     if self._wishes.get(person) == wish:
