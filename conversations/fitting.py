@@ -46,7 +46,7 @@ KNOWN_SECONDS = 2.0  # for which a context counts as what it was
 
 Messages = Sequence[dict[str, str]]
 
-_known: dict[str, tuple[float, int | None]] = {}  # by model: when it was read, and the smallest context
+_known: dict[str, tuple[float, int]] = {}  # by model: when it was read, and the smallest context
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def surely(model: str, system_prompt: str, words: str) -> bool:
     at, n_ctx = _known.get(model, (-math.inf, None))
     if time.monotonic() - at > KNOWN_SECONDS:
         n_ctx = context(model)
-        _known[model] = time.monotonic(), n_ctx
+        if n_ctx is not None:  # else it may be any name at all, of which there is no end
+            _known[model] = time.monotonic(), n_ctx
     turn = ({"role": "system", "content": system_prompt}, {"role": "user", "content": words})
     return n_ctx is None or _fit(turn, n_ctx - n_ctx // window.ROOM)
 

@@ -4,7 +4,6 @@ None of it evicts anybody or waits in the queue, and both give way as soon as an
 """
 
 import logging
-import math
 import threading
 import time
 from dataclasses import dataclass
@@ -118,17 +117,15 @@ class Gaps(threading.Thread):
             wished = prefixes.wanted(server.switches)
             presetting.keep(server, [one.holder for one in wished])
             now = time.monotonic()
-            missing = (one for one in presetting.missing(server, wished) if self._may_read(server.pk, one.holder, now))
+            # One that is parked and soon overwritten by others is not read for ever.
+            self._read = {which: at for which, at in self._read.items() if now <= at + AGAIN_SECONDS}
+            missing = (one for one in presetting.missing(server, wished) if (server.pk, one.holder) not in self._read)
             if (one := next(missing, None)) is None:
                 continue
             grant = leases.acquire(one.holder, self._worker, [server.pk], work=Slot.Work.PREWARM)
             if grant:
                 self._read[server.pk, one.holder] = now
                 self._begin(PresetPrompt(grant, self._watch, self._renewal, one))
-
-    def _may_read(self, server: int, holder: UUID, now: float) -> bool:
-        """One that is parked and soon overwritten by others is not read for ever."""
-        return now > self._read.get((server, holder), -math.inf) + AGAIN_SECONDS
 
     def _give_way(self) -> None:
         unwelcome = ahead.unwelcome([one.grant.fence for one in self._running]) if self._running else set()
