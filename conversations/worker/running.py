@@ -14,6 +14,7 @@ from conversations.claims import Claim
 from conversations.errors import NotFound
 from conversations.models import Chunk, Generation, Message
 from conversations.turns import Ending, Gone
+from conversations.window import Said
 from conversations.worker import asking
 from conversations.worker.figures import Figures
 from conversations.worker.handing_over import HandOver
@@ -203,12 +204,16 @@ class Run:
 
     def _question(self, client: LlamaServer) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Any]]:
         """Parameters, messages, and what the template is told beside them."""
-        asked = persist(lambda: history.asked(self.claim.generation))
+        params, system_prompt, said = persist(self._stored)
+        decided, before = asking.decided(params, self._switches), self._figures.tokens_before
+        return params, self._windowing.messages(client, said, system_prompt, params, decided, before), decided
+
+    def _stored(self) -> tuple[dict[str, Any], str, list[Said]]:
+        """All on one loan of a connection: it is in front of the first token."""
+        asked = history.asked(self.claim.generation)
         if asked is None:
             raise Gone(f"generation={self.claim.generation}")
-        params, system_prompt = asked
-        decided, before = asking.decided(params, self._switches), self._figures.tokens_before
-        return params, self._windowing.messages(client, system_prompt, params, decided, before), decided
+        return *asked, history.said(self.claim.conversation, self.claim.message)
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:

@@ -54,13 +54,13 @@ class Windowing:
         self._sent_bytes = 0
 
     def messages(
-        self, client: LlamaServer, system_prompt: str, params: dict[str, Any], decided: Decided, before: int
-    ) -> Messages:
-        """What is sent of the conversation, and noted as sent; `before`: tokens of the answer that are written.
+        self, client: LlamaServer, said: Sequence[Said], system_prompt: str, params: dict[str, Any], decided: Decided,
+        before: int,
+    ) -> Messages:  # fmt: skip
+        """What is sent of `said`, the path to the answer, and noted as sent; `before`: its tokens that are written.
 
         Raises TooLong; ServerUnreachable if the server does not answer; LeaseLost.
         """
-        said = persist(lambda: history.said(self._claim.conversation, self._claim.message))
         reserve = window.reserve(max(1, asking.most(params) - before), self._n_ctx)
         whole = window.begins(said, self._n_ctx)
         self.start = said[-1].window_start if said else None
