@@ -54,6 +54,22 @@ def test_whose_a_parked_file_is_can_be_seen_and_whose_it_is_not() -> None:
     ]  # fmt: skip
 
 
+def test_a_lease_for_nobodys_conversation_says_what_it_is_for_and_that_nothing_was_deleted() -> None:
+    on = factories.server(slots=2)
+    preset = prefixes._holder("Be brief.", {}, None)
+    read = leases.acquire(preset, factories.WORKER, [on.pk], work=Slot.Work.PREWARM)
+    wipe = leases.acquire_to_wipe(factories.WORKER, on.pk)
+    assert read
+    assert wipe
+    said, client = ["none: how those of a preset begin", "none: parked files are overwritten"], administrator()
+    for model in (Slot, PastLease):
+        shown = client.get(page(model, "changelist")).content.decode()
+        assert sorted(re.findall("none: how those of a preset begin|none: parked files are overwritten", shown)) == said
+        assert ">deleted<" not in shown
+        for grant in (read, wipe):
+            leases.revoke(grant.slot, grant.fence)
+
+
 def test_after_an_eviction_the_next_message_reads_the_history_again_and_says_so(
     fake_llama: FakeLlama, start_worker: StartProcess
 ) -> None:

@@ -63,9 +63,7 @@ class SlotOfPersonPage(SlotPage):
 
     @admin.display(description="conversation")
     def conversation_shown(self, slot: Any) -> str:
-        if slot.holder is None:
-            return "–"
-        return links.conversation(slot.holder) if slot.person else "deleted"
+        return _conversation(slot)
 
     @admin.display(description="what runs")
     def runs(self, slot: Any) -> str:
@@ -163,7 +161,7 @@ class PastLeaseOfPersonPage(PastLeasePage):
 
     @admin.display(description="conversation")
     def conversation_shown(self, past: Any) -> str:
-        return links.conversation(past.holder) if past.person else "deleted"
+        return _conversation(past)
 
 
 class ParkOfPersonPage(ParkPage):
@@ -184,11 +182,18 @@ class ParkOfPersonPage(ParkPage):
 
     @admin.display(description="conversation")
     def conversation_shown(self, park: Any) -> str:
-        if park.holder is None:
-            return "–"
-        if prefixes.is_one(park.holder):
-            return "none: how those of a preset begin"
-        return links.conversation(park.holder) if park.person else "deleted"
+        return _conversation(park)
+
+
+def _conversation(of: Any) -> str:
+    """A row's, annotated with its person; of work that is done for nobody there is none, and none was deleted."""
+    if of.holder is None:
+        return "–"
+    if prefixes.is_one(of.holder):
+        return "none: how those of a preset begin"
+    if getattr(of, "work", None) == Slot.Work.WIPE:
+        return "none: parked files are overwritten"
+    return links.conversation(of.holder) if of.person else "deleted"
 
 
 def _running(shown: Shown) -> Generation | None:
