@@ -118,6 +118,16 @@ def test_of_a_preset_that_was_changed_or_removed_nothing_is_kept(worker: Answeri
     assert parked.due() == 1 + (file.pk != other.pk)
 
 
+def test_of_one_that_was_removed_nothing_is_kept_however_busy_its_server_is(worker: Answering, gaps: Gaps) -> None:
+    mine = preset(for_everybody=False)
+    (file,) = read(gaps)
+    factories.sent(somebody(), "hello")
+    mine.delete()
+    gaps.read_presets()
+    file.refresh_from_db()
+    assert (file.state, file.holder) == ("stale", None)
+
+
 def test_a_date_is_that_of_today_and_what_differs_each_time_is_not_read_at_all(settings: Settings) -> None:
     preset(HOUSE + "It is {date}.")
     preset(HOUSE + "It is {time}.")

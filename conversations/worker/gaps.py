@@ -111,11 +111,13 @@ class Gaps(threading.Thread):
             self.read_presets()
 
     def read_presets(self) -> None:
-        """Begin to read one on each server that has nothing else to do."""
+        """Begin to read one on each server that has nothing else to do; keep none that is gone, whatever it does."""
         reachable = self._watch.reachable
-        for server in presetting.idle(reachable) if reachable else ():
+        for server in presetting.keeping(reachable) if reachable else ():
             wished = prefixes.wanted(server.switches)
             presetting.keep(server, [one.holder for one in wished])
+            if not presetting.idle(server):
+                continue
             now = time.monotonic()
             # One that is parked and soon overwritten by others is not read for ever.
             self._read = {which: at for which, at in self._read.items() if now <= at + AGAIN_SECONDS}

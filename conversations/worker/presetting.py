@@ -5,8 +5,6 @@ import os.path
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.conf import settings
-from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from conversations import prefixes, queue
@@ -28,13 +26,16 @@ logger = logging.getLogger(__name__)
 QUESTIONS = ("A", "B")
 
 
-def idle(servers: Sequence[int]) -> list[Server]:
-    """Those of `servers` that keep files and answer nobody, while nobody waits. One that sleeps is not woken."""
-    if not settings.LLAMA_PARKED or queue.somebody_waits():
-        return []
-    busy = Slot.objects.filter(server=OuterRef("pk"), phase=Slot.Phase.BUSY)
-    rows = Server.objects.filter(~Exists(busy), pk__in=servers, state=Server.State.READY, asleep=False)
-    return [row for row in rows if parking.works(row)]
+def keeping(servers: Sequence[int]) -> list[Server]:
+    """Those of `servers` that keep files."""
+    return [row for row in Server.objects.filter(pk__in=servers, state=Server.State.READY) if parking.works(row)]
+
+
+def idle(server: Server) -> bool:
+    """Whether it answers nobody, while nobody waits. One that sleeps is not woken."""
+    if server.asleep or queue.somebody_waits():
+        return False
+    return not Slot.objects.filter(server=server, phase=Slot.Phase.BUSY).exists()
 
 
 def missing(server: Server, wished: Sequence[Prefix]) -> list[Prefix]:
