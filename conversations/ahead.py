@@ -45,7 +45,8 @@ FROM conversations_conversation c CROSS JOIN LATERAL (
 WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NULL
   AND (c.leaf_id IS NOT NULL OR c.system_prompt <> '')
   AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND (s.phase = 'busy' OR s.kv_of = c.id))
-  AND NOT EXISTS (SELECT FROM conversations_generation g WHERE g.status = 'queued' AND c.model IN ('', g.model))
+  AND NOT EXISTS (SELECT FROM conversations_generation g
+                  WHERE g.status = 'queued' AND (g.model = '' OR c.model IN ('', g.model)))
   AND NOT EXISTS (SELECT FROM slots_slot s JOIN conversations_conversation o ON o.id = s.holder
                   WHERE s.phase = 'busy' AND s.work = 'prewarm' AND o.owner_id = c.owner_id)"""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.ahead', 0))"

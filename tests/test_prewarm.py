@@ -65,6 +65,7 @@ class TestASlotForIt:
             "one at a time",
             "no server",
             "nothing to read",
+            "waiting for any",
         ],
     )
     def test_is_not_had(self, why_not: str) -> None:
@@ -80,6 +81,10 @@ class TestASlotForIt:
             "another's": lambda: Conversation.objects.filter(pk=where.pk).update(owner=factories.person("bob")),
             "one at a time": lambda: Server.objects.update(grade="one_at_a_time"),
             "no server": lambda: Server.objects.update(state="draining"),
+            "waiting for any": lambda: [
+                Conversation.objects.filter(pk=where.pk).update(model="smollm2"),
+                factories.sent(factories.conversation(factories.person("bob"))),
+            ],
             "nothing to read": lambda: Conversation.objects.filter(pk=where.pk).update(system_prompt=""),
         }
         makes[why_not]()
