@@ -178,7 +178,7 @@ SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, 
     kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
 FROM pick WHERE s.id = pick.id RETURNING s.id"""
 
-# Nothing was sent under its stream id, so that nothing need be stopped.
+# Nothing of ours runs there any more, so that nothing need be stopped.
 GIVE_BACK = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot

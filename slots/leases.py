@@ -208,7 +208,7 @@ def release(
 
 
 def give_back(grant: Grant) -> None:
-    """End work under which no request was sent and that belonged to nobody: the slot is free. Raises LeaseLost."""
+    """End work that belonged to nobody and of which nothing runs any more: the slot is free. Raises LeaseLost."""
     if statements.row(sql.GIVE_BACK, {"slot": grant.slot, "fence": grant.fence}) is None:
         raise LeaseLost(f"slot={grant.slot} fence={grant.fence}")
 

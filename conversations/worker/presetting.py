@@ -61,7 +61,7 @@ class PresetPrompt(Aside):
     def _work(self, client: LlamaServer) -> None:
         self._cache.before(client)
         if former := self._cache.former:
-            parking.park(client, self._held, former, persist)
+            self._save(client, former)
         try:
             self._park(client)
         except (GaveWay, ServerRefused) as error:
@@ -83,9 +83,11 @@ class PresetPrompt(Aside):
         if not tokens:
             return
         outline = Outline().followed_by([self._system], NO_ANSWER, tokens, tokens, decided)
-        read = Former(self.grant.holder, tokens, task, outline.noted(), timezone.now())
-        if learned := parking.park(client, self._held, read, persist):
-            parking.learn(self._server.pk, self._server.boot, learned)
+        self._save(client, Former(self.grant.holder, tokens, task, outline.noted(), timezone.now()))
+
+    def _save(self, client: LlamaServer, cache: Former) -> None:
+        if learned := parking.park(client, self._held, cache, persist):
+            persist(lambda: parking.learn(self._server.pk, self._server.boot, learned))
 
     def _alone(self, client: LlamaServer, decided: dict[str, object]) -> str:
         """What the template writes before any question."""
