@@ -18,8 +18,8 @@ _SAID = {
         "The same message will be refused again: change it, or tell whoever runs this site.",
     ),
     CONTEXT_EXCEEDED: (
-        "With this message the conversation is longer than the model can read.",
-        "Shorten the message or begin a new chat.",
+        "This message is longer than the model can read.",
+        "Shorten the message, or send it in parts.",
     ),
     "stream_broken": ("The connection to the model server broke off while it was answering.", _AGAIN),
     "stream_unknown": ("The model server lost the answer that it was writing.", _AGAIN),
@@ -29,7 +29,8 @@ _SAID = {
         "Try again; if it happens again, whoever runs this site finds the cause in the worker's log.",
     ),
 }
-_COUNTED = "With this message the conversation has {prompt_tokens:,} tokens; the model can read {n_ctx:,}."
+# What was said before is left out first: these are of the message, with the system prompt and the answer so far.
+_COUNTED = "This message and what goes with it have {prompt_tokens:,} tokens; the model can read {n_ctx:,}."
 
 
 def problem(code: str, retryable: bool, written: bool, **figures: int | None) -> dict[str, Any]:

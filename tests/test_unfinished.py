@@ -33,8 +33,8 @@ def test_a_conversation_that_does_not_fit_is_told_with_both_numbers_if_the_serve
     counted = unfinished.problem("context_exceeded", False, False, prompt_tokens=12345, n_ctx=2048)
     assert counted == {
         "code": "context_exceeded", "retryable": False, "prompt_tokens": 12345, "n_ctx": 2048,
-        "detail": "With this message the conversation has 12,345 tokens; the model can read 2,048. "
-        "Your message is kept. Shorten the message or begin a new chat.",
+        "detail": "This message and what goes with it have 12,345 tokens; the model can read 2,048. "
+        "Your message is kept. Shorten the message, or send it in parts.",
     }  # fmt: skip
     bare = unfinished.problem("context_exceeded", False, False, prompt_tokens=None, n_ctx=None)
-    assert bare["detail"].startswith("With this message the conversation is longer than the model can read.")
+    assert bare["detail"].startswith("This message is longer than the model can read.")
