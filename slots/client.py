@@ -47,7 +47,7 @@ MOST_SLOTS = 1024
 class LlamaServer:
     """One address. Every method raises ServerError or one of its kinds, and takes at most ANSWER_SECONDS to say so.
 
-    Those that act on a slot take ACTION_SECONDS at most.
+    Those that act on a slot take ACTION_SECONDS at most, unless they are given more.
     """
 
     url: str
@@ -137,14 +137,16 @@ class LlamaServer:
         told = {"save": "n_saved", "restore": "n_restored", "erase": "n_erased"}[action]
         return self._acted(id_slot, action, filename, told)[0]
 
-    def saved(self, id_slot: int, filename: str) -> tuple[int, int]:
-        """Save a slot as `act` does; how many tokens that were, and bytes of the file."""
-        tokens, size = self._acted(id_slot, "save", filename, "n_saved", "n_written")
+    def saved(self, id_slot: int, filename: str, patience: float | None = None) -> tuple[int, int]:
+        """Save a slot as `act` does; how many tokens that were, and bytes of the file. `patience` in seconds."""
+        tokens, size = self._acted(id_slot, "save", filename, "n_saved", "n_written", patience=patience)
         return tokens, size
 
-    def _acted(self, id_slot: int, action: str, filename: str, tokens: str, *sizes: str) -> list[int]:
+    def _acted(
+        self, id_slot: int, action: str, filename: str, tokens: str, *sizes: str, patience: float | None = None
+    ) -> list[int]:
         asked: dict[str, Any] = {"params": {"action": action}, "json": {"filename": filename}}
-        body = self._json("POST", f"/slots/{id_slot}", patience=ACTION_SECONDS, **asked)
+        body = self._json("POST", f"/slots/{id_slot}", patience=patience or ACTION_SECONDS, **asked)
         said: list[Any] = [body.get(name) if isinstance(body, dict) else None for name in (tokens, *sizes)]
         if not (count(said[0]) and all(count(size, LARGEST_FILE) for size in said[1:])):
             raise ServerFailed(f"The model server does not say what it did to {action} slot {id_slot}.")

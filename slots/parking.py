@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from slots import grades, leases, parked
 from slots.client import LlamaServer, ServerError, ServerFailed, StreamBroken
 from slots.grants import Former, Grant
-from slots.models import Server
+from slots.models import Server, Slot
 from slots.parked import File
 from slots.renewal import Held
 
@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 
 WORTH = 32  # tokens; fewer are read again sooner than they are restored
 LAST, BAD = 3, 2  # so many of the last so many of no use: it does not work there
+AHEAD_SECONDS = 60.0  # for a save in front of nobody: a gigabyte, on a slow disk
 WEIGHT = 0.2  # of the newest figure in a moving average
 
 
@@ -75,9 +76,9 @@ def park(
         return None
     began = time.monotonic()
     try:
-        tokens, size = client.saved(held.grant.id_slot, file.name)
+        tokens, size = client.saved(held.grant.id_slot, file.name, AHEAD_SECONDS if ahead else None)
     except ServerError as error:
-        return _not_saved(held.grant, file, error, stored)
+        return _not_done(held.grant, file, error, stored)
     held.moved()
     ms = (time.monotonic() - began) * 1000
     if tokens != former.kv_tokens:
@@ -89,11 +90,19 @@ def park(
     return Learned()
 
 
-def _not_saved(grant: Grant, file: File, error: ServerError, stored: Stored) -> Learned:
-    """One that hangs is held against the server: everybody who comes would wait for it."""
-    logger.warning("slot=%s could not be parked in %s: %s", grant.slot, file.name, error)
+def _not_done(grant: Grant, file: File, error: ServerError, stored: Stored) -> Learned:
+    """What hangs is held against the server: everybody who comes would wait for it.
+
+    Not while others are answered there: it waits for the batch that is being read, some seconds on a slow machine.
+    """
+    logger.warning("slot=%s file=%s was not saved or restored: %s", grant.slot, file.name, error)
     stored(lambda: parked.spoil(file))
-    return Learned(of_use=False if isinstance(error, StreamBroken) else None)
+    hangs = isinstance(error, StreamBroken) and not stored(lambda: _others_run(grant))
+    return Learned(of_use=False if hangs else None)
+
+
+def _others_run(grant: Grant) -> bool:
+    return Slot.objects.filter(server=grant.server, phase=Slot.Phase.BUSY).exclude(pk=grant.slot).exists()
 
 
 def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_once) -> Learned | None:
@@ -107,9 +116,8 @@ def restore(client: LlamaServer, held: Held, file: File, stored: Stored = at_onc
     try:
         tokens = client.act(held.grant.id_slot, "restore", file.name)
     except ServerError as error:
-        logger.warning("slot=%s could not be restored from %s: %s", held.grant.slot, file.name, error)
-        stored(lambda: parked.spoil(file))
-        return Learned(of_use=False) if isinstance(error, StreamBroken) else None
+        told = _not_done(held.grant, file, error, stored)
+        return told if isinstance(error, StreamBroken) else None
     held.moved()
     ms = (time.monotonic() - began) * 1000
     if tokens != file.tokens:

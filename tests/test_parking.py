@@ -16,6 +16,7 @@ from conversations.models import Conversation
 from slots import checking, client, grades, leases, parked, parking
 from slots.client import LlamaServer
 from slots.models import Park, Server, Slot
+from tests import factories
 from tests.administrators import administrator
 from tests.answering import Answering, answering, somebody
 from tests.fake_llama import FakeLlama
@@ -253,6 +254,21 @@ def test_a_restore_that_hangs_counts_as_much(worker: Answering, monkeypatch: pyt
     assert figures(return_of(worker, bob)) == (0, "evicted")
     assert Server.objects.get().parking == "ineffective"
     assert asked == ["restore", "restore"]
+
+
+def test_a_save_that_waits_for_another_s_answer_is_given_up_and_nothing_held_against_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeLlama(slots=2, slot_save_path=tmp_path) as fake, answering(fake) as worker:
+        factories.leased(worker.server)
+        introduce(worker, alice := somebody("alice"))
+        monkeypatch.setattr(client, "ACTION_SECONDS", 0.4)
+        fake.set(save_hangs=True)
+        for where in (somebody("bob"), somebody("carol"), alice):
+            worker.ask(where, STORY)
+        assert saves(worker) > 2
+        server = Server.objects.get()
+        assert (server.parking, server.parking_proved) == ("effective", [])
 
 
 def test_where_what_was_restored_is_not_found_again_it_is_read_again_and_parking_ends(worker: Answering) -> None:
