@@ -103,8 +103,8 @@ def test_whoever_sends_in_the_middle_of_it_goes_on_warm(
     saved = LlamaServer.saved
     asked: list[Any] = []
 
-    def sent_meanwhile(client: LlamaServer, id_slot: int, filename: str) -> tuple[int, int]:
-        told = saved(client, id_slot, filename)
+    def sent_meanwhile(client: LlamaServer, *about: Any) -> tuple[int, int]:
+        told = saved(client, *about)
         monkeypatch.setattr(LlamaServer, "saved", saved)
         asked.append(return_of(worker, alice))
         return told

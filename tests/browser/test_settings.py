@@ -57,7 +57,9 @@ def test_settings_are_checked_kept_through_a_reload_and_are_those_of_the_next_an
     alice.stop_button.click()
     alice.is_answered("cancelled")
     alice.say("And now?").is_answered()
-    first, second = (record.body for record in site.llama.requests if not record.raw)
+    # Who types has the prompt read ahead, for one token that is dropped.
+    asked = [record.body for record in site.llama.requests if not record.raw]
+    first, second = (body for body in asked if body["max_tokens"] != 1)
     assert [body["messages"][0]["content"] for body in (first, second)] == ["Be brief.", "Be verbose."]
     assert first["temperature"] == second["temperature"] == 0.35
     assert second["stop"] == ["END", "\n\n"]
