@@ -75,7 +75,8 @@ class Person:
     @contextmanager
     def tab(self, conversation: str) -> Iterator[Tab]:
         where = self.address.replace("http", "ws", 1) + "/ws/"
-        with connect(where, max_size=2**24, ping_interval=None) as connection:
+        # Whoever opened another tab reads this one later: without a bound it would stop listening, also to pings.
+        with connect(where, max_size=2**24, max_queue=None, ping_interval=None) as connection:
             tab = Tab(connection, conversation)
             tab.send("auth", token=self.token)
             tab.until("ready")
