@@ -18,7 +18,9 @@ from conversations.places import Place
 from slots import causes, leases, statements
 
 PAUSE_SECONDS = 1.0  # before the third attempt, if it is on the same server; the second is made at once
-SPARING_SECONDS = 5.0  # for which somebody waits rather than that another who waits loses a slot
+# For which somebody waits rather than that another who waits loses a slot. Longer, and whoever asks again at once would
+# be served before everybody on a server of one slot.
+SPARING_SECONDS = 1.0
 FAITHFUL_SECONDS = 30.0  # for which a conversation without a model of its own waits for the one that answered it last
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 

@@ -7,7 +7,7 @@ import pytest
 from django.db.models.functions import Now
 from pytest_django import Settings
 
-from conversations import ahead, turns
+from conversations import ahead, queue, turns
 from conversations.claims import Claim
 from conversations.models import Conversation, Generation
 from conversations.queue import FAITHFUL_SECONDS, SPARING_SECONDS
@@ -177,8 +177,9 @@ class TestWhoWaits:
         return turns.claim(WORKER, [server.pk for server in servers])
 
     def test_whoever_waits_for_a_turn_keeps_a_slot_and_goes_on_with_it_though_another_is_first(
-        self, server: Server
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(queue, "SPARING_SECONDS", 60.0)
         first = factories.sent(factories.conversation(factories.person("charlie")))
         mine = self.kept(server, "alice", "bob")
         for where in mine:

@@ -128,7 +128,7 @@ def test_a_message_that_does_not_fit_ends_with_both_numbers(start_worker: StartP
         assert view.error
         assert (view.error["code"], view.error["retryable"], view.error["n_ctx"]) == ("context_exceeded", False, 256)
         assert view.error["prompt_tokens"] > 400
-        assert f"has {view.error['prompt_tokens']:,} tokens; the model can read 256." in said_to_a_person(view)
+        assert f"have {view.error['prompt_tokens']:,} tokens; the model can read 256." in said_to_a_person(view)
         eventually(lambda: not Slot.objects.filter(phase="busy").exists())
         assert ended(factories.sent(factories.conversation(), "hello")).status == "done"
 
