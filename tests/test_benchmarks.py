@@ -53,7 +53,7 @@ def test_coming_back_is_measured_on_both_sides(start_web: StartWeb, start_worker
     found = [request["cache_n"] for request in asked]  # since the restart
     assert len([tokens for tokens in found if tokens and tokens > 100]) >= 4, "everybody came back to a file"
     assert len(found) >= 4 + 4, "and there were first turns under the preset"
-    assert [record.slot for record in second.requests] == [0, 1, 0, 1] + [0, 0, 1, 1] * 2 + [0, 1, 0]
+    assert [record.slot for record in second.requests] == [0, 1, 0, 1] + [0, 0, 1, 1] * 4 + [0, 1, 0]
     assert {row.what for row in rows} >= {"prewarmed, beside: warm", "returns after a restart, beside: warm"}
 
 

@@ -117,26 +117,21 @@ class Visits:
             answered(tab, story(turn, words))
             self._beside.append(Beside(straight[turn % len(straight)], turn, words))
             self._beside[-1].leave()
-        self.ours, self.straight = Took(), Took()
         self._slots = len(straight)
 
-    def round(self, words: str) -> None:
+    def round(self, words: str, ours: Took, straight: Took) -> None:
         """Everybody comes back once, each on both sides, and says two things."""
         for number, (tab, other) in enumerate(zip(self._tabs, self._beside, strict=True)):
-            self.ours.returning.append(answered(tab, words))
-            self.ours.warm.append(answered(tab, words))
+            ours.returning.append(answered(tab, words))
+            ours.warm.append(answered(tab, words))
             began = time.monotonic()
             self._beside[number - self._slots].leave()
             other.come_back()
-            self.straight.returning.append(time.monotonic() - began + other.say(words))
-            self.straight.warm.append(other.say(words))
+            straight.returning.append(time.monotonic() - began + other.say(words))
+            straight.warm.append(other.say(words))
 
     def replays(self, words: str) -> list[float]:
         return [other.say(words, cache_prompt=False) for other in self._beside[:REPLAYS]]
-
-    def again(self, words: str) -> list[float]:
-        """Everybody comes back once to us alone."""
-        return [answered(tab, words) for tab in self._tabs]
 
     def opened_first(self, words: str) -> list[float]:
         """Each opens the conversation, reads for a while, and then says something; a slot is free meanwhile."""
@@ -149,19 +144,19 @@ class Visits:
         return took
 
 
-def measure(person: Person, straight: list[Straight], restart: Callable[[], None], size: Size) -> list[Row]:
-    """`straight`: the slots of the second process, as many as ours are. `restart` kills ours and awaits its return."""
+def measure(person: Person, slots: list[Straight], restart: Callable[[], None], size: Size) -> list[Row]:
+    """`slots`: those of the second process, as many as ours are. `restart` kills ours and awaits its return."""
+    ours, straight, after = Took(), Took(), Took()
     with ExitStack() as stack:
-        visits = Visits(person, straight, stack, size.conversations, size.words)
+        visits = Visits(person, slots, stack, size.conversations, size.words)
         for number in range(size.rounds):
-            visits.round(QUESTIONS[number % len(QUESTIONS)])
-        replays = visits.replays(QUESTIONS[0])
-        prewarmed = visits.opened_first(QUESTIONS[1])
-        visits.again(QUESTIONS[2])
+            visits.round(QUESTIONS[number % len(QUESTIONS)], ours, straight)
         eventually(_all_parked, PREWARM_SECONDS, what="everybody to be parked")
         restart()
-        after = visits.again(QUESTIONS[3])
-    return [*_returning(visits.ours, visits.straight, replays), *_others(visits.ours, prewarmed, after)]
+        visits.round(QUESTIONS[2], after, Took())
+        replays = visits.replays(QUESTIONS[3])
+        prewarmed = visits.opened_first(QUESTIONS[4])
+    return [*_returning(ours, straight, replays), *_others(ours, prewarmed, after.returning)]
 
 
 def measure_preset(person: Person, words: int) -> list[Row]:
