@@ -131,6 +131,7 @@ function refused({ code, detail, retryable, client_id, re }) {
 /** It follows what is shown: if the conversation went on elsewhere, that is to be read first. */
 function send(text) {
   if (isSomethingOnItsWay()) return false;
+  sayNotice(""); // what was refused before was changed, or given up
   const message = { client_id: uuid(), conversation: conversation.id, text, at: Date.now(), tab };
   if (conversation.loaded) message.parent = conversation.last?.id ?? null;
   if (conversation.id === null) message.preset = presets.take();
