@@ -119,14 +119,20 @@ def test_whoever_sends_in_the_middle_of_it_goes_on_warm(
     assert Park.objects.filter(state="ready", holder=alice.pk).exists()
 
 
+def of_three_the_first_is_deleted(worker: Answering) -> list[Conversation]:
+    """The others, who have the two slots of the server on which her file lies."""
+    people = [somebody(name) for name in ("alice", "bob", "carol")]
+    for where in people:
+        introduce(worker, where)
+    actions.remove(people[0].owner_id, people[0].pk)
+    return people[1:]
+
+
 class TestWhatMustNotBeKept:
     """Counted until a slot that is nobody's has written nothing over it."""
 
     def test_is_overwritten_within_a_round_from_a_free_slot(self, worker: Answering, ahead: Ahead) -> None:
-        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
-        for where in (alice, bob, carol):
-            introduce(worker, where)
-        actions.remove(alice.owner_id, alice.pk)
+        bob, carol = of_three_the_first_is_deleted(worker)
         assert parked.due() == 1
         ahead.round()
         assert parked.due() == 1, "no slot is free"
@@ -143,10 +149,7 @@ class TestWhatMustNotBeKept:
     def test_is_overwritten_from_an_idle_slot_when_none_was_free_for_long(
         self, worker: Answering, ahead: Ahead
     ) -> None:
-        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
-        for where in (alice, bob, carol):
-            introduce(worker, where)
-        actions.remove(alice.owner_id, alice.pk)
+        bob, carol = of_three_the_first_is_deleted(worker)
         Park.objects.filter(state="stale").update(due_at=F("due_at") - timedelta(seconds=PATIENCE_SECONDS + 1))
         left = held(bob)
         ahead.round()
@@ -178,10 +181,7 @@ class TestWhatMustNotBeKept:
     def test_costs_one_idle_cache_and_not_each_in_turn_while_the_server_does_not_do_it(
         self, worker: Answering, ahead: Ahead
     ) -> None:
-        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
-        for where in (alice, bob, carol):
-            introduce(worker, where)
-        actions.remove(alice.owner_id, alice.pk)
+        bob, carol = of_three_the_first_is_deleted(worker)
         Park.objects.filter(state="stale").update(due_at=F("due_at") - timedelta(seconds=PATIENCE_SECONDS + 1))
         Server.objects.update(parking="ineffective")
         worker.fake.options.slot_save_path = None
@@ -192,10 +192,7 @@ class TestWhatMustNotBeKept:
         assert set(Slot.objects.values_list("holder", flat=True)) == {bob.pk, carol.pk}
 
     def test_is_overwritten_by_one_worker_at_a_time(self, worker: Answering) -> None:
-        alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
-        for where in (alice, bob, carol):
-            introduce(worker, where)
-        actions.remove(alice.owner_id, alice.pk)
+        of_three_the_first_is_deleted(worker)
         assert parked.due_on([worker.server.pk])
         assert leases.acquire_to_wipe(factories.OTHER_WORKER, worker.server.pk, evicting=True)
         assert not parked.due_on([worker.server.pk])
