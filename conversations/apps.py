@@ -27,7 +27,8 @@ def _session_ended(instance: Any, **about: Any) -> None:
 
     person = instance.get_decoded().get(SESSION_KEY)
     if person:
-        _check_sessions(int(person))
+        # Not before: a socket that looks at once would still find the row, and never look again.
+        transaction.on_commit(partial(_check_sessions, int(person)), robust=True)
 
 
 def _person_saved(instance: Any, created: bool, update_fields: Iterable[str] | None, **about: Any) -> None:

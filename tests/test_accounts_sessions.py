@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 from django.contrib.auth import BACKEND_SESSION_KEY
 from django.contrib.sessions.models import Session
+from django.db import connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 from websockets.sync.client import connect
 
 from chatbackend.accounts import invites, links, sessions, sign_in_links
 from chatbackend.accounts.models import User
+from conversations import events
 from tests import factories
 from tests.eventually import eventually
 from tests.factories import PASSWORD
@@ -236,6 +239,33 @@ def test_no_log_has_a_secret(start_web: StartWeb) -> None:
         assert secret not in said
     for line in ("GET /join/… 200", "GET /enter/… 200", "POST /enter/… 302", "GET /reset/… 302", "): /enter/…"):
         assert line in said, said
+
+
+def test_sockets_are_told_to_look_when_the_session_is_gone_for_everybody_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = signed_in_key(factories.person("alice"))
+    found: list[User | None] = []
+
+    def look_from_elsewhere(*_: object) -> None:
+        found.append(aside(lambda: sessions.person_of(key)))
+
+    monkeypatch.setattr(events, "publish_to_person", look_from_elsewhere)
+    sessions.SessionStore(key).delete()
+    assert found == [None]
+
+
+def aside(look: Callable[[], User | None]) -> User | None:
+    """What another process sees now."""
+
+    def closing() -> User | None:
+        try:
+            return look()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(closing).result()
 
 
 # -- asked again for somebody known
