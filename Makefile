@@ -15,7 +15,7 @@ test:
 	@sh ./install.sh $(VENV_DEV) requirements-dev.lock "$(PYTHON)"
 	$(VENV_DEV)/bin/python -m ruff check .
 	$(VENV_DEV)/bin/python -m ruff format --check .
-	$(VENV_DEV)/bin/python -m mypy
+	$(VENV_DEV)/bin/python -m mypy --num-workers 2
 	$(VENV_DEV)/bin/python -m pytest -n 2 --dist loadgroup
 
 # Tells nothing on a busy machine. ARGS=--quick: half a minute, to see that it works.
