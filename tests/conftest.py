@@ -7,7 +7,7 @@ pytest_plugins = ["tests.nursery", "tests.llama", "tests.stack", "tests.web"]
 
 
 # Fixtures of one module that take long: made twice, where two processes share its tests.
-MADE_ONCE = ("up", "once_installed")
+MADE_ONCE = ("up", "up_for_all", "stopped", "once_installed")
 # Tests of half a minute: were they the last ones, as their names say, one process would wait for the other's.
 FIRST = ("test_up.py", "test_install.py", "test_whole_stack.py", "test_worker_crashes.py")
 

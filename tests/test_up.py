@@ -18,6 +18,8 @@ import requests
 from tests.eventually import eventually
 from tests.processes import ROOT, Up, alive, nothing_left, open_folder, processes_of, running_up
 
+ONCE = {"ADMIN_PASSWORD": "", "LLAMA_SERVERS": "http://127.0.0.1:9"}
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -35,6 +37,35 @@ def up() -> Iterator[Up]:
         with running_up(folder / "state", PATH=f"{folder}:{os.environ['PATH']}") as up:
             assert up.address
             yield up
+
+
+@pytest.fixture(scope="module")
+def up_for_all() -> Iterator[Up]:
+    """One that is bound to all addresses, and whose llama-server ends as soon as it is started."""
+    with open_folder() as folder:
+        program = folder / "broken"
+        program.write_text("#!/bin/sh\necho no GPU here; exit 3\n")
+        program.chmod(0o755)
+        with running_up(folder / "state", HOST="0.0.0.0", LLAMA_SERVER_BIN=str(program)) as up:
+            assert up.address
+            yield up
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Iterator[Up]:
+    """One that was there once, with a password of its own making, and was stopped by Ctrl-C."""
+    with open_folder() as folder, running_up(folder / "state", **ONCE) as up:
+        up.says("^Sign in now: ")
+        up.interrupt()
+        assert up.ends() == 0
+        yield up
+
+
+@pytest.fixture
+def made(stopped: Up, folder: Path) -> Path:
+    """A STATE_DIR of one's own with a database in it: half of a first start is to make that."""
+    subprocess.run(["cp", "-a", str(stopped.state), str(folder / "state")], check=True)  # its owners too
+    return folder / "state"
 
 
 def status(address: str, timeout: float = 20) -> int:
@@ -149,19 +180,15 @@ def test_a_second_up_on_the_same_data_names_the_first(up: Up) -> None:
     assert re.fullmatch(rf"error: another `up` \(process {up.process.pid}\) runs on {up.state}: .*\n", said)
 
 
-def test_ctrl_c_stops_everything_in_order_and_the_data_is_found_again(folder: Path) -> None:
-    state = folder / "state"
-    with running_up(state, ADMIN_PASSWORD="", LLAMA_SERVERS="http://127.0.0.1:9") as up:
-        password = up.says(r"^First administrator: admin, password: \S+ \(shown this once\)").split()[4]
-        up.says("^Sign in now: ")
-        said = up.output
-        assert said.index("Ready: ") < said.index("First administrator: ") < said.index("Sign in now: ")
-        assert password not in (state / "log" / "up.log").read_text()
-        up.interrupt()
-        assert up.ends() == 0
-        assert processes_of(state) == []
-        assert "database system is shut down" in up.output.splitlines()[-1]
-    with running_up(state, ADMIN_PASSWORD="", LLAMA_SERVERS="http://127.0.0.1:9") as again:
+def test_ctrl_c_stops_everything_in_order_and_the_data_is_found_again(stopped: Up) -> None:
+    state, said = stopped.state, stopped.output
+    shown = re.findall(r"^First administrator: admin, password: (\S+) \(shown this once\)", said, re.MULTILINE)
+    assert len(shown) == 1
+    assert said.index("Ready: ") < said.index("First administrator: ") < said.index("Sign in now: ")
+    assert shown[0] not in (state / "log" / "up.log").read_text()
+    assert processes_of(state) == []
+    assert "database system is shut down" in said.splitlines()[-1]
+    with running_up(state, **ONCE) as again:
         assert again.address
         again.says("No migrations to apply")
         again.says("Data: ")
@@ -183,21 +210,20 @@ def test_the_password_is_shown_though_the_start_fails_after_the_account_was_made
         assert f"error: File exists: {state}/llama" in up.output.splitlines()[-1]
 
 
-def test_nothing_survives_a_kill_and_the_next_up_takes_over(folder: Path) -> None:
-    state = folder / "state"
-    with running_up(state) as up:
+def test_nothing_survives_a_kill_and_the_next_up_takes_over(made: Path) -> None:
+    with running_up(made) as up:
         assert up.address
         up.process.kill()
-        nothing_left(state)
-    with running_up(state) as again:
+        nothing_left(made)
+    with running_up(made) as again:
         assert again.address
 
 
-def test_a_second_ctrl_c_does_not_wait(folder: Path) -> None:
+def test_a_second_ctrl_c_does_not_wait(folder: Path, made: Path) -> None:
     program = folder / "stubborn"
     program.write_text("#!/bin/sh\ntrap '' TERM\necho started\nwhile :; do sleep 1; done\n")
     program.chmod(0o755)
-    with running_up(folder / "state", LLAMA_SERVER_BIN=str(program)) as up:
+    with running_up(made, LLAMA_SERVER_BIN=str(program)) as up:
         up.says("llama-server +. started")
         assert up.address
         up.interrupt()
@@ -269,38 +295,31 @@ def test_given_services_replace_the_embedded_ones(up: Up, folder: Path) -> None:
         assert key not in second.output
 
 
-def test_a_persons_own_llama_server_runs_under_our_flags_and_its_script_is_ended_too(folder: Path) -> None:
+def test_a_persons_own_llama_server_runs_under_our_flags_and_its_script_is_ended_too(folder: Path, made: Path) -> None:
     program = folder / "my llama-server"
     # Not `exec`: the script stays between us and the server, as people's scripts do.
     program.write_text(f'#!/bin/sh\necho "given: $*"\n"{sys.executable}" -m chatbackend.embedded.llama_server "$@"\n')
     program.chmod(0o755)
-    with running_up(
-        folder / "state", LLAMA_SERVER_BIN=str(program), LLAMA_ARGS="-fa on --seed 7", LLAMA_SLOTS="2"
-    ) as up:
+    with running_up(made, LLAMA_SERVER_BIN=str(program), LLAMA_ARGS="-fa on --seed 7", LLAMA_SLOTS="2") as up:
         given = up.says("given: ")
         assert "-fa on --seed 7" in given
         assert "-np 2 -c 4096 --no-kv-unified --cache-ram 0" in given
         up.says("llama-server is ready")
         up.process.kill()
-        nothing_left(folder / "state")
+        nothing_left(made)
 
 
-def test_a_llama_server_that_dies_never_ends_up(folder: Path) -> None:
-    program = folder / "broken"
-    program.write_text("#!/bin/sh\necho no GPU here; exit 3\n")
-    program.chmod(0o755)
-    with running_up(folder / "state", LLAMA_SERVER_BIN=str(program)) as up:
-        assert up.address
-        up.says(r"llama-server ended \(exit code 3\); starting it again in 1 s")
-        assert status(up.address) in (200, 302, 404)
+def test_a_llama_server_that_dies_never_ends_up(up_for_all: Up) -> None:
+    up_for_all.says(r"llama-server ended \(exit code 3\); starting it again in 1 s")
+    assert status(up_for_all.address) in (200, 302, 404)
 
 
-def test_the_lan_address_is_printed_when_bound_to_all(folder: Path) -> None:
-    with running_up(folder / "state", HOST="0.0.0.0", LLAMA_SERVERS="http://127.0.0.1:9") as up:
-        assert up.address.startswith("http://127.0.0.1:")
-        lan = up.says("On your network: http").split()[-1]
-        assert status(f"{lan}healthz") == status(f"{up.address}healthz")
-        assert status(up.says(f"^or from your network: {lan}enter/").split()[-1]) == 200
+def test_the_lan_address_is_printed_when_bound_to_all(up_for_all: Up) -> None:
+    here = up_for_all.address
+    assert here.startswith("http://127.0.0.1:")
+    lan = up_for_all.says("On your network: http").split()[-1]
+    assert status(f"{lan}healthz") == status(f"{here}healthz")
+    assert status(up_for_all.says(f"^or from your network: {lan}enter/").split()[-1]) == 200
 
 
 def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
@@ -319,9 +338,8 @@ def test_it_goes_on_when_nobody_reads_its_output(folder: Path) -> None:
     nothing_left(state)
 
 
-def test_it_stops_when_the_make_that_started_it_is_killed(folder: Path) -> None:
-    state = folder / "state"
-    environ = Up.environment(state, LLAMA_SERVERS="http://127.0.0.1:9")
+def test_it_stops_when_the_make_that_started_it_is_killed(made: Path) -> None:
+    environ = Up.environment(made, LLAMA_SERVERS="http://127.0.0.1:9")
     command = f"'{sys.executable}' manage.py up --stop-with-parent; true"
     with subprocess.Popen(
         ["/bin/sh", "-c", command], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True
@@ -329,5 +347,5 @@ def test_it_stops_when_the_make_that_started_it_is_killed(folder: Path) -> None:
         assert shell.stdout is not None
         assert any("Ready: http" in line for line in iter(shell.stdout.readline, ""))
         shell.kill()
-        nothing_left(state)
+        nothing_left(made)
     assert not alive(shell.pid)
