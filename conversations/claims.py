@@ -1,18 +1,19 @@
 """What a worker knows of a generation that it runs: its lease, and what is stored of the answer so far."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from slots import causes, statements
+from slots import causes, leases, statements
 from slots.grants import Grant
 
 _SO_FAR = """
 SELECT g.conversation_id, g.message_id, g.attempt,
        coalesce(round(extract(epoch FROM g.started_at - g.queued_at) * 1000), 0)::integer,
        coalesce(max(k.seq), 0), coalesce(sum(k.tokens), 0),
-       coalesce(sum(k.tokens) FILTER (WHERE k.stream_id = %(stream)s), 0),
-       coalesce(max(k.stream_bytes) FILTER (WHERE k.stream_id = %(stream)s), 0),
+       coalesce(sum(k.tokens) FILTER (WHERE k.stream_id = {stream}), 0),
+       coalesce(max(k.stream_bytes) FILTER (WHERE k.stream_id = {stream}), 0),
        length(m.text) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 0), 0),
        length(m.reasoning) + coalesce(sum(length(k.text)) FILTER (WHERE k.part = 1), 0),
        before.id IS NOT NULL, (before.usage->>'prompt_tokens')::integer
@@ -22,9 +23,15 @@ LEFT JOIN LATERAL (
   SELECT b.id, b.usage FROM conversations_generation b
   WHERE b.conversation_id = g.conversation_id AND b.started_at IS NOT NULL AND b.id <> g.id AND NOT b.imported
   ORDER BY b.id DESC LIMIT 1) before ON true
-WHERE g.id = %(generation)s
+WHERE g.id = {generation}
 GROUP BY g.id, g.conversation_id, g.message_id, g.attempt, g.started_at, g.queued_at, m.id, before.id, before.usage"""
-_READ = _SO_FAR.format(generations="conversations_generation")
+_GRANTED = {"generation": "%(generation)s", "stream": "%(stream)s"}
+_READ = _SO_FAR.format(generations="conversations_generation", **_GRANTED)
+_BEGUN = _SO_FAR.format(generations="begun", **_GRANTED)
+_ALONE = """
+SELECT head.holder, leased.*, head.id, so_far.* FROM head CROSS JOIN leased CROSS JOIN ({so_far}) so_far""".format(
+    so_far=_SO_FAR.format(generations="begun", generation="(SELECT id FROM head)", stream="%(stream_id)s")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +66,24 @@ def read(grant: Grant, generation: uuid.UUID) -> Claim:
 
 
 def begin(grant: Grant, generation: uuid.UUID, moved: str) -> Claim | None:
-    """The same in the statement that begins it: its beginning is `moved`, the CTE `begun`; None if nothing was."""
+    """The same in the statement that begins it: its beginning is `moved`, the CTE `begun`; None if nothing did."""
     about: dict[str, Any] = {
         "generation": generation,
         "stream": grant.stream_id,
         "fence": grant.fence,
         "server": grant.server,
     }
-    row = statements.row(moved + _SO_FAR.format(generations="begun"), about)
+    row = statements.row(f"WITH {moved} {_BEGUN}", about)
     return _claim(grant, generation, row) if row else None
+
+
+def begin_alone(worker: uuid.UUID, servers: Sequence[int], head: str, moved: str, **about: Any) -> Claim | None:
+    """The same with its lease too, where the CTE `head (id, holder, model)` finds one that keeps an idle slot."""
+    found = leases.acquire_by(head, f"{moved} {_ALONE}", worker, servers, **about)
+    if found is None:
+        return None
+    grant, generation, *row = found
+    return replace(_claim(grant, generation, tuple(row)), others_wait=False)
 
 
 def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:

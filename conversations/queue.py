@@ -28,6 +28,19 @@ _LOCK = """
 SELECT set_config('idle_in_transaction_session_timeout', %(paused)s, true),
        pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
 
+# A CTE: the only one who waits, and never began, if its person may have one more answer written. It says nothing while
+# somebody else changes who is served, and sees what was so just before: of answers that are queued and begun by others
+# in that instant a person may have one too many.
+ALONE = """
+head AS MATERIALIZED (
+  SELECT g.id, g.conversation_id AS holder, g.model FROM conversations_generation g
+  WHERE g.status = 'queued' AND g.started_at IS NULL AND g.stop_asked_at IS NULL
+    AND NOT EXISTS (SELECT FROM conversations_generation other WHERE other.status = 'queued' AND other.id <> g.id)
+    AND %(share)s > (SELECT count(*) FILTER (WHERE owner_id = g.owner_id) FROM conversations_generation
+                     WHERE status = 'running')
+    AND pg_try_advisory_xact_lock(hashtextextended('conversations.queue', 0))
+  FOR NO KEY UPDATE OF g SKIP LOCKED)"""
+
 # The first of those who may begin, and all who keep a slot, wherever they are in the line. With several servers, who
 # has no model of their own stays with the one that answered them last: while it is served, and for FAITHFUL_SECONDS
 # of waiting though it is out of reach, as it may be back in a moment.

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce, Now
@@ -45,15 +46,20 @@ UPDATE conversations_generation g SET estimated_at = statement_timestamp(), esti
 FROM untold WHERE g.id = untold.id"""
 
 # Whose person the others have their turns before, from now on.
-_RUN = """
-WITH begun AS (
-  UPDATE conversations_generation SET status = 'running', fence = %(fence)s, attempt = attempt + 1,
-                                      answered_by = (SELECT model FROM slots_server WHERE id = %(server)s),
+_BEGIN = """
+begun AS (
+  UPDATE conversations_generation SET status = 'running', fence = {fence}, attempt = attempt + 1,
+                                      answered_by = (SELECT model FROM slots_server WHERE id = {server}),
                                       started_at = coalesce(started_at, statement_timestamp())
-  WHERE id = %(generation)s AND status = 'queued' AND stop_asked_at IS NULL RETURNING *),
+  WHERE id = {generation} AND status = 'queued' AND stop_asked_at IS NULL RETURNING *),
 served AS (
   INSERT INTO conversations_person (user_id, served_at) SELECT owner_id, statement_timestamp() FROM begun
   ON CONFLICT (user_id) DO UPDATE SET served_at = excluded.served_at)"""
+_BEGIN_GRANTED = _BEGIN.format(fence="%(fence)s", server="%(server)s", generation="%(generation)s")
+_BEGIN_LEASED = _BEGIN.format(
+    fence="(SELECT fence FROM leased)", server="(SELECT server FROM leased)",
+    generation="(SELECT head.id FROM head CROSS JOIN leased)",
+)  # fmt: skip
 
 
 class Gone(Exception):
@@ -104,7 +110,16 @@ def stop_all(conversation: uuid.UUID) -> None:
 
 
 def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
-    """Start the first waiting generation that a slot of `servers` can be had for; None when there is none."""
+    """Start the first waiting generation that a slot of `servers` can be had for; None when there is none.
+
+    Mostly there is but one, and it goes on in its own slot: that is had in one statement.
+    """
+    share = settings.QUEUE_RUNNING_PER_PERSON
+    alone = claims.begin_alone(worker, servers, queue.ALONE, _BEGIN_LEASED, share=share)
+    return alone or _first_in_line(worker, servers)
+
+
+def _first_in_line(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     stopped: set[uuid.UUID] = set()
     while True:
         try:
@@ -265,7 +280,7 @@ def _lease(
 
 
 def _start(head: Head, grant: Grant) -> Claim:
-    if claim := claims.begin(grant, head.generation, _RUN):
+    if claim := claims.begin(grant, head.generation, _BEGIN_GRANTED):
         return claim
     raise _Stopped(head.generation)
 

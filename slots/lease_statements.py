@@ -132,6 +132,21 @@ BORROW_OWN = _OWN.format(may_have="s.phase = 'idle'") + _FOR_OTHER_WORK
 BORROW_FREE = _OTHER.format(may_have=_NOBODYS) + _FOR_OTHER_WORK
 BORROW_FREE_OR_IDLE = _OTHER.format(may_have="s.phase IN ('free', 'idle')") + _FOR_OTHER_WORK
 
+# CTEs of a statement of the caller's: to the `holder` of its CTE `head` its own idle slot. Whoever has that row does
+# something with it: nobody is waited for.
+_LEASED = "slot, server, id_slot, fence, stream_id, preempted, in_ram, kv_of, kv_tokens, kv_task, kv_outline, used_at"
+LEASED_COLUMNS = len(_LEASED.split())
+_ANY_MODEL = "head.model = '' AND (SELECT count(*) FROM slots_server WHERE state <> 'retired') = 1"
+LEASED_TO_HEAD = f"""
+pick AS (
+  SELECT s.*, greatest(s.since, clock_timestamp()) AS cut
+  FROM head JOIN slots_slot s ON s.holder = head.holder JOIN slots_server v ON v.id = s.server_id
+  WHERE s.condition = 'ready' AND s.phase = 'idle'
+    AND v.state = 'ready' AND v.id = ANY(%(servers)s) AND (v.model = head.model OR {_ANY_MODEL})
+  FOR NO KEY UPDATE OF s SKIP LOCKED),
+{_CLOSE.format(ended_by="'next_turn'")},
+leased ({_LEASED}) AS ({_FOR_TURN.replace("%(holder)s", "pick.holder")})"""
+
 # Also one that is at work, unless with a turn: its holder is not kept from answering elsewhere.
 LEAVE_OWN_SLOT = f"""
 WITH pick AS (

@@ -78,6 +78,23 @@ def acquire(
     return _granted(row, holder, asked_at, work) if row else None
 
 
+def acquire_by(head: str, then: str, worker: uuid.UUID, servers: Sequence[int], **about: Any) -> tuple[Any, ...] | None:
+    """Lease its own idle slot to whoever `head` finds, in one statement with what follows from that.
+
+    `head` is the CTE `head` with `holder` and the `model` that may answer, of one row at most; `then` are the CTEs and
+    the query behind it, which may read `leased`, of which it returns first the holder and every column. Returns the
+    Grant and what else that returned; None, nothing changed, where there is no such slot, or somebody has its row.
+    """
+    wish = _about(None, worker, servers) | {"stream_id": uuid.uuid4()} | about
+    asked_at = time.monotonic()
+    row = statements.row(f"WITH {head}, {sql.LEASED_TO_HEAD}, {then}", wish)
+    if row is None:
+        return None
+    holder, *rest = row
+    leased, told = rest[: sql.LEASED_COLUMNS], rest[sql.LEASED_COLUMNS :]
+    return _granted(tuple(leased), holder, asked_at, Slot.Work.TURN), *told
+
+
 def acquire_to_wipe(worker: uuid.UUID, server: int, *, evicting: bool = False) -> Grant | None:
     """Lease a free slot of `server` to nobody, to write empty files from; `evicting`: an idle one if none is free."""
     holder, asked_at = uuid.uuid4(), time.monotonic()
@@ -316,7 +333,7 @@ def _newest_fence(server: int) -> int:
     return int(Slot.objects.filter(server=server).aggregate(newest=Max("fence"))["newest"])
 
 
-def _about(holder: uuid.UUID, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:
+def _about(holder: uuid.UUID | None, worker: uuid.UUID, servers: Sequence[int]) -> dict[str, Any]:
     return {
         "holder": holder,
         "worker": worker,

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
 
 
 def rows(sql: str, about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -16,17 +17,34 @@ def rows(sql: str, about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
     `sql` must be one of a few texts: each is kept by every connection. Raises what Django raises.
     """
-    connection.ensure_connection()
-    cursor: Any = _Prepared(connection.connection)  # Django's types know its own cursor only
-    wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    with wrap(cursor) as wrapped:
-        wrapped.execute(sql, about)
-        return wrapped.fetchall() if wrapped.description else []
+    with _cursor() as cursor:
+        cursor.execute(sql, about)
+        return cursor.fetchall() if cursor.description else []
+
+
+def batch(*steps: tuple[str, Mapping[str, Any]]) -> list[list[tuple[Any, ...]]]:
+    """What each of `steps`, texts with their parameters, returns: sent together, and done in one transaction.
+
+    All take effect or none; each sees what was committed when it began, as by itself. Not inside of a transaction.
+    """
+    cursors = [_cursor() for _ in steps]
+    raw: Any = connection.connection
+    with connection.wrap_database_errors, raw.pipeline():
+        for cursor, (sql, about) in zip(cursors, steps, strict=True):
+            cursor.execute(sql, about)
+    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
 def row(sql: str, about: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """The first of them."""
     return next(iter(rows(sql, about)), None)
+
+
+def _cursor() -> CursorWrapper:
+    connection.ensure_connection()
+    cursor: Any = _Prepared(connection.connection)  # Django's types know its own cursor only
+    wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
+    return wrap(cursor)
 
 
 class _Prepared(psycopg.Cursor[tuple[Any, ...]]):

@@ -2,8 +2,9 @@
 
 Bytes of a stream are pumped by the socket of its POST: a first reader who is paused starves every other one, and
 outlives a stop, once what nobody read fills the sockets between (2 MB on one machine; llama.cpp b11434, measured). So
-that socket is read only until the first words are there, and the rest through `GET /v1/stream`, from the byte where
-they end; servers without that route keep the first one. The second request is not in front of anybody's first token.
+that socket is read only until the second piece of the answer is there, and the rest through `GET /v1/stream`, from the
+byte where that ends; servers without that route keep the first one. So the second request is not in front of anybody's
+first token, nor beside its being stored.
 Bytes are split on newlines before decoding: text may hold U+2028, which `str.splitlines` takes for a line end.
 """
 
@@ -43,7 +44,7 @@ class Stream:
     ) -> None:
         self._body, self._offset, self.stream_id = body, offset, stream_id
         self._server, self._reopen = server, reopen
-        self._heard = False  # there was a word of the answer
+        self._pieces = 0  # of the answer, heard on the first socket
         self._dropped = False
         self._lock = threading.Lock()  # on which socket is read
 
@@ -61,7 +62,7 @@ class Stream:
         for block, end in self._blocks():
             if data := _data_of(block):
                 event = _event(data, end)
-                self._heard = self._heard or bool(event.text or event.reasoning)
+                self._pieces += bool(event.text or event.reasoning)
                 yield event
                 if event.done:
                     return
@@ -93,7 +94,7 @@ class Stream:
             for block in blocks:
                 self._offset += len(block) + 2
                 yield block, self._offset
-            if self._heard and self._reopen and self._leave_first_socket(self._reopen):
+            if self._pieces > 1 and self._reopen and self._leave_first_socket(self._reopen):
                 pending = b""
 
     def _leave_first_socket(self, reopen: Callable[[int], Body]) -> bool:
