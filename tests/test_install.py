@@ -44,6 +44,16 @@ class Machine:
         hole = f'case "$2" in *{lacks}*) exit 1;; esac' if lacks else ""
         return self.program(name, f'{version}\n{hole}\nexec "{os.path.realpath(sys.executable)}" "$@"')
 
+    def python_with_pip_of(self, other: "Machine") -> None:
+        """The real Python, but what `venv` makes gets the pip of `other` as it is: ensurepip is most of its time."""
+        python, cp = os.path.realpath(sys.executable), shutil.which("cp")
+        packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        self.program(
+            "python3.11",
+            f'[ "$1 $2" = "-m venv" ] || exec "{python}" "$@"\n'
+            f'"{python}" -m venv --without-pip "$3" && {cp} -a "{other.project}/.venv/{packages}" "$3/{packages}/.."',
+        )
+
     def install(self, *wanted: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             ["/bin/sh", "./install.sh", ".venv", "requirements.lock", *wanted],
@@ -117,7 +127,7 @@ def once_installed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 @pytest.fixture
 def installed(machine: Machine, once_installed: Machine) -> Machine:
     """A machine of one's own with an environment already made."""
-    machine.python()
+    machine.python_with_pip_of(once_installed)
     shutil.copytree(once_installed.project / ".venv", machine.project / ".venv", symlinks=True)
     return machine
 
