@@ -22,6 +22,7 @@ from conversations import (
 )
 from conversations.frames import Frame
 from conversations.models import Conversation, Message
+from conversations.signing_in import SignedIn
 from conversations.transfer import importing
 from conversations.transfer.importing import Imported
 from slots import servers
@@ -43,11 +44,16 @@ class Sent:
 
 
 def send(
-    person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool, branch: bool = True
-) -> Sent:
-    """Store the message, queue its answer and announce both. Raises ContextExceeded, and what `sending.send` raises."""
+    person: int, conversation: UUID, client_id: UUID, text: str, parent: UUID | None, to_leaf: bool,
+    branch: bool = True, session: SignedIn | None = None,
+) -> Sent:  # fmt: skip
+    """Store the message, queue its answer and announce both; if a `session` is given, as long as it is valid.
+
+    Raises ContextExceeded, NotSignedIn, and what `sending.send` raises.
+    """
     check = partial(fitting.check_message, person, conversation, client_id, text)
-    return _sent(person, client_id, sending.send(person, conversation, client_id, text, parent, to_leaf, branch, check))
+    turn = sending.send(person, conversation, client_id, text, parent, to_leaf, branch, check, session)
+    return _sent(person, client_id, turn)
 
 
 def edit(person: int, message: UUID, client_id: UUID, text: str) -> Sent:

@@ -1,4 +1,4 @@
-"""A message and its queued answer in two statements: the way that nearly every send takes.
+"""A message and its queued answer in two statements and one round trip: the way that nearly every send takes.
 
 Each query costs the web process more than it costs Postgres, and all of them are in front of somebody's first token.
 Where anything speaks against a send nothing is done here, and `sending.send` finds out what it is.
@@ -10,8 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
+from chatbackend.accounts import sessions
+from chatbackend.accounts.sessions import Seen
 from conversations import fitting, titles
 from conversations.models import Conversation, Generation, Message, new_id
 from conversations.wishes import Wish
@@ -21,24 +23,30 @@ from slots import statements
 # of any number of sends of one person at once none passes their limit.
 _LOCK = """
 WITH place AS (
-  SELECT owner_id, leaf_id, model, title = '' AND leaf_id IS NULL AS nameless, system_prompt
-  FROM conversations_conversation
-  WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL FOR NO KEY UPDATE),
-person AS (
-  SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE)
-SELECT leaf_id, model, nameless, system_prompt FROM place CROSS JOIN person"""
+  SELECT owner_id FROM conversations_conversation
+  WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL FOR NO KEY UPDATE)
+SELECT user_id FROM conversations_person WHERE user_id = (SELECT owner_id FROM place) FOR NO KEY UPDATE"""
 
-_SEND = """
-WITH waiting AS (
+# Sees what was committed when the locks were had. Who has no row in conversations_person locked none.
+_SEND = f"""
+WITH place AS (
+  SELECT model, params, system_prompt, leaf_id, CASE WHEN %(to_leaf)s THEN leaf_id ELSE %(parent)s::uuid END AS after,
+         title = '' AND leaf_id IS NULL AS nameless
+  FROM conversations_conversation
+  WHERE id = %(conversation)s AND owner_id = %(owner)s AND deleted_at IS NULL
+    AND EXISTS (SELECT FROM conversations_person WHERE user_id = %(owner)s)),
+waiting AS (
   SELECT count(*) AS everybody, count(*) FILTER (WHERE owner_id = %(owner)s) AS own
   FROM conversations_generation WHERE status = 'queued'),
 question AS (
   INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
-  SELECT %(question)s, %(conversation)s, %(parent)s::uuid, 'user', %(words)s, '' FROM waiting
+  SELECT %(question)s, %(conversation)s, after, 'user', %(words)s, '' FROM waiting CROSS JOIN place
   WHERE own < %(most_own)s AND everybody < %(most)s
+    AND (after IS NOT DISTINCT FROM leaf_id OR %(branch)s AND after IS NULL)
     AND NOT EXISTS (SELECT FROM conversations_generation WHERE owner_id = %(owner)s AND client_id = %(client_id)s)
     AND NOT EXISTS (SELECT FROM conversations_generation
                     WHERE conversation_id = %(conversation)s AND status IN ('queued', 'running'))
+    AND (NOT %(surely)s OR {fitting.SURELY}) AND (NOT %(check_session)s OR {sessions.AS_SEEN})
   RETURNING id, created_at),
 answer AS (
   INSERT INTO conversations_message (id, conversation_id, parent_id, role, text, reasoning)
@@ -47,18 +55,20 @@ generation AS (
   INSERT INTO conversations_generation
     (id, conversation_id, message_id, owner_id, client_id, request_digest, kind, model, finish_reason,
      params, system_prompt)
-  SELECT %(generation)s, %(conversation)s, answer.id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, %(model)s,
-         '', place.params, place.system_prompt
-  FROM answer CROSS JOIN conversations_conversation place WHERE place.id = %(conversation)s RETURNING message_id),
+  SELECT %(generation)s, %(conversation)s, answer.id, %(owner)s, %(client_id)s, %(digest)s::bytea, %(kind)s, model,
+         '', params, system_prompt
+  FROM answer CROSS JOIN place RETURNING message_id),
 shown AS (
-  UPDATE conversations_conversation
-  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false, title = coalesce(%(title)s, title),
-      title_due = title_due OR %(due)s
-  FROM generation WHERE id = %(conversation)s
-  RETURNING title, system_prompt, params, pinned, conversations_conversation.created_at, updated_at)
-SELECT pg_notify(%(channel)s, ''), everybody, question.created_at,
-       title, system_prompt, params, pinned, shown.created_at, updated_at
-FROM question CROSS JOIN waiting CROSS JOIN shown"""
+  UPDATE conversations_conversation shown
+  SET leaf_id = message_id, updated_at = statement_timestamp(), archived = false,
+      title = CASE WHEN nameless THEN %(title)s ELSE title END, title_due = title_due OR nameless AND %(titles)s
+  FROM generation CROSS JOIN place WHERE id = %(conversation)s
+  RETURNING title, shown.model, shown.system_prompt, shown.params, pinned, shown.created_at, updated_at)
+SELECT pg_notify(%(channel)s, ''), everybody, after, after IS NOT DISTINCT FROM leaf_id, question.created_at, shown.*
+FROM question CROSS JOIN waiting CROSS JOIN place CROSS JOIN shown"""
+
+
+_NO_SESSION = dict.fromkeys(("session", "session_data", "session_of", "password", "sessions_ended"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,49 +81,40 @@ class Begun:
     alone: bool  # nobody else waited, and no other version of the question is there: nothing more is to be read
 
 
-class Unsure(Exception):
-    """It may be too long for the model: nothing is stored before its tokens are counted."""
-
-
 def send(
-    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str, surely: bool = False
-) -> Begun | None:
+    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str, surely: bool = False,
+    seen: Seen | None = None,
+) -> Begun | None:  # fmt: skip
     """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
 
     A `parent` that is neither the newest answer nor None is not looked at here. `surely`: only what the model can read
-    for certain; raises Unsure.
+    for certain. `seen`: only while that session is as it was.
     """
-    about: dict[str, Any] = {"owner": wish.owner, "conversation": wish.conversation}
+    about = {
+        "owner": wish.owner, "conversation": wish.conversation, "client_id": wish.client_id, "digest": wish.digest,
+        "kind": wish.kind.value, "channel": channel, "words": words, "to_leaf": to_leaf, "parent": parent,
+        "branch": branch, "most_own": settings.QUEUE_WAITING_PER_PERSON, "most": settings.QUEUE_LENGTH,
+        "title": titles.title_of(words), "titles": settings.TITLES, "surely": surely, "at_most": fitting.at_most(words),
+        "check_session": seen is not None, **(seen.about if seen else _NO_SESSION),
+        **{name: new_id() for name in ("question", "answer", "generation")},
+    }  # fmt: skip
     try:
-        with transaction.atomic():
-            if (place := statements.row(_LOCK, about)) is None:
-                return None
-            leaf, model, nameless, system_prompt = place
-            if surely and not fitting.surely(model, system_prompt, words):
-                raise Unsure
-            after = leaf if to_leaf else parent
-            if after != leaf and not (branch and after is None):
-                return None
-            title = titles.title_of(words) if nameless else None
-            about |= {name: new_id() for name in ("question", "answer", "generation")} | _said(wish, words)
-            about |= {"parent": after, "model": model, "title": title, "channel": channel}
-            about["due"] = nameless and settings.TITLES
-            row = statements.row(_SEND, about)
-            return _begun(about, row, first=after == leaf) if row else None
+        _, sent = statements.batch((_LOCK, about), (_SEND, about))
     except IntegrityError:
         return None  # the same client_id at this moment in another conversation
+    return _begun(about, sent[0]) if sent else None
 
 
-def _begun(about: dict[str, Any], row: tuple[Any, ...], *, first: bool) -> Begun:
-    _, others, at, title, system_prompt, params, pinned, created_at, updated_at = row
+def _begun(about: dict[str, Any], row: tuple[Any, ...]) -> Begun:
+    _, others, after, first, at, title, model, system_prompt, params, pinned, created_at, updated_at = row
     where = Conversation(
-        id=about["conversation"], owner_id=about["owner"], title=title, model=about["model"], leaf_id=about["answer"],
+        id=about["conversation"], owner_id=about["owner"], title=title, model=model, leaf_id=about["answer"],
         system_prompt=system_prompt, params=json.loads(params), pinned=pinned, archived=False, created_at=created_at,
         updated_at=updated_at,
     )  # fmt: skip
     question = Message(
-        id=about["question"], conversation=where, parent_id=about["parent"], role=Message.Role.USER,
-        text=about["words"], created_at=at,
+        id=about["question"], conversation=where, parent_id=after, role=Message.Role.USER, text=about["words"],
+        created_at=at,
     )  # fmt: skip
     answer = Message(
         id=about["answer"], conversation=where, parent=question, role=Message.Role.ASSISTANT, created_at=at
@@ -123,10 +124,3 @@ def _begun(about: dict[str, Any], row: tuple[Any, ...], *, first: bool) -> Begun
         kind=about["kind"], params=where.params, system_prompt=system_prompt, queued_at=at,
     )  # fmt: skip
     return Begun(question, generation, where, alone=others == 0 and first)
-
-
-def _said(wish: Wish, words: str) -> dict[str, Any]:
-    return {
-        "words": words, "client_id": wish.client_id, "digest": wish.digest, "kind": wish.kind.value,
-        "most_own": settings.QUEUE_WAITING_PER_PERSON, "most": settings.QUEUE_LENGTH,
-    }  # fmt: skip

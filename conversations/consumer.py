@@ -21,13 +21,13 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.utils import await_many_dispatch
 from django.conf import settings
 
-from chatbackend.accounts import sessions
 from chatbackend.accounts.models import User
 from conversations import access, actions, ahead, allowance, catching_up, errors, events, frames, history, rendered
 from conversations.following import Fit, Following, Silent
 from conversations.frames import Frame
 from conversations.incoming import LONGEST_FRAME, Incoming
 from conversations.live_html import Job, LiveHtml
+from conversations.signing_in import SignedIn
 from conversations.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         # Channels' own loop refuses connections while the layer is away, and passes every message of every consumer
         # of the process through one thread.
         self.scope, self.base_send = scope, send
-        self.key: str | None = scope["cookies"].get(settings.SESSION_COOKIE_NAME)
+        key: str | None = scope["cookies"].get(settings.SESSION_COOKIE_NAME)
+        self.session = SignedIn(key) if key else None
         self.person: User | None = None
         self.subscribed: set[str] = set()
         self.following = Following()
@@ -85,7 +86,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def websocket_connect(self, message: Message) -> None:
         await self.accept()
-        if self.key:
+        if self.session:
             await self._wait_for_session()
 
     async def websocket_receive(self, message: Message) -> None:
@@ -140,9 +141,9 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def on_auth(self, frame: Incoming) -> None:
         token = frame.fields["token"]
-        if self.person is not None and token != self.key:
+        if self.person and self.session and token != self.session.key:
             raise errors.Invalid("This socket is signed in already: open another one for another session.")
-        self.key, self.person = token, None
+        self.session, self.person = SignedIn(token), None
         await self._sign_in(frame.about)
 
     async def on_subscribe(self, frame: Incoming) -> None:
@@ -172,14 +173,14 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def on_send(self, frame: Incoming) -> None:
         """Answered here as well as through the group: the sender learns of it though the channel layer be away.
 
-        Nothing is in front of more first tokens: the session is checked on the way, not before it.
+        Nothing is in front of more first tokens: the session is checked by the statement that sends, not before it.
         """
         fields = frame.fields
         send = partial(
             actions.send, self._me, fields["conversation"], fields["client_id"], fields["text"], fields.get("parent"),
-            to_leaf="parent" not in fields, branch=fields.get("branch", True),
+            to_leaf="parent" not in fields, branch=fields.get("branch", True), session=self.session,
         )  # fmt: skip
-        sent = await in_thread(_send_if_signed_in)(self.key or "", self._me, send)
+        sent = await in_thread(send)()
         if str(fields["conversation"]) in self.subscribed:
             self.following.begin(frames.generation(sent.generation))
             self.live_html.begin(sent.announcement["messages"][-1])
@@ -207,11 +208,11 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         return self.person.pk
 
     async def _wait_for_session(self) -> None:
-        if self.key:
+        if self.session:
             try:
                 await self._sign_in({})
             except errors.NotSignedIn:
-                self.key = None  # a cookie of an old session is as good as none: `auth` may follow
+                self.session = None  # a cookie of an old session is as good as none: `auth` may follow
             except errors.Unavailable as problem:
                 await self._send(frames.error(problem))
         elif time.monotonic() - self.opened_at > AUTH_SECONDS:
@@ -225,9 +226,9 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _check_session(self) -> None:
         """At each frame: a session that ended elsewhere ends here. Raises NotSignedIn."""
-        if self.key is None:
+        if self.session is None:
             raise errors.NotSignedIn("The first frame must be auth, with a session token.")
-        self.person = await in_thread(_signed_in)(self.key, self.person.pk if self.person else None)
+        self.person = await in_thread(self.session.check)()
 
     async def _turn_away(self, problem: errors.NotSignedIn, about: Frame) -> None:
         await self._send(frames.error(problem, **about))
@@ -314,15 +315,3 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 def _rendered(job: Job) -> list[str]:
     return rendered.finished(job.message, job.text) if job.final else rendered.live(job.text)
-
-
-def _signed_in(key: str, known: int | None) -> User:
-    person = sessions.still(key, known) if known else sessions.person_of(key)
-    if person is None:
-        raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
-    return person
-
-
-def _send_if_signed_in(key: str, known: int, send: Callable[[], actions.Sent]) -> actions.Sent:
-    _signed_in(key, known)
-    return send()

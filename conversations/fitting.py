@@ -6,8 +6,6 @@ server counts the tokens. Where none tells, what was said is taken, and the work
 """
 
 import json
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +27,14 @@ FROM conversations_conversation c JOIN LATERAL ({smallest}) v ON true
 WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NULL"""
 _OF_CONVERSATION = _ASKED.format(smallest=_SMALLEST.format(model="c.model"))
 
+# A condition for a statement's WHERE: words of `at_most` tokens need not be checked, asked in a `place` with this model
+# and system prompt, of which a tokenizer makes no more than `counting.at_most` has it.
+SURELY = """%(at_most)s::integer + {system} <= coalesce((
+  SELECT n_ctx - n_ctx / {room} FROM ({smallest}) smallest), 2147483647)""".format(
+    system=counting.AT_MOST.format(text="place.system_prompt"), room=window.ROOM,
+    smallest=_SMALLEST.format(model="place.model"),
+)  # fmt: skip
+
 _SAID = (
     "Too long for the model: {it} {tokens:,} of {n_ctx:,} tokens, and the answer needs room too. "
     "Shorten it, or send it in parts."
@@ -42,11 +48,7 @@ _SYSTEM = (
     "room beside it."
 )
 
-KNOWN_SECONDS = 2.0  # for which a context counts as what it was
-
 Messages = Sequence[dict[str, str]]
-
-_known: dict[str, tuple[float, int]] = {}  # by model: when it was read, and the smallest context
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +99,11 @@ def context(model: str) -> int | None:
     return found[1] if found else None
 
 
-def surely(model: str, system_prompt: str, words: str) -> bool:
-    """Whether `words` need not be checked. Costs nothing: of the contexts is known what was so a moment ago."""
-    at, n_ctx = _known.get(model, (-math.inf, None))
-    if time.monotonic() - at > KNOWN_SECONDS:
-        n_ctx = context(model)
-        if n_ctx is not None:  # else it may be any name at all, of which there is no end
-            _known[model] = time.monotonic(), n_ctx
-    turn = ({"role": "system", "content": system_prompt}, {"role": "user", "content": words})
-    return n_ctx is None or _fit(turn, n_ctx - n_ctx // window.ROOM)
+def at_most(words: str) -> int:
+    """Parameter of SURELY: more model tokens than `words` have as the first message of a prompt, with its system prompt
+    empty.
+    """
+    return counting.ONCE + counting.at_most(({"role": "system", "content": ""}, {"role": "user", "content": words}))
 
 
 def why_not_system_prompt(system_prompt: str, model: str) -> str | None:

@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 
 from conversations import access, at_once, branches, errors, queue, titles, turns, wishes
 from conversations.models import Conversation, Generation, Message
+from conversations.signing_in import SignedIn
 from conversations.wishes import Wish
 
 
@@ -33,23 +34,23 @@ class Turn:
 
 def send(
     owner: int, conversation: uuid.UUID, client_id: uuid.UUID, words: str, parent: uuid.UUID | None, to_leaf: bool,
-    branch: bool = True, check: Callable[[], None] | None = None,
+    branch: bool = True, check: Callable[[], None] | None = None, session: SignedIn | None = None,
 ) -> Turn:  # fmt: skip
     """Store a person's message and queue its answer, exactly once per `client_id`.
 
     `to_leaf` answers the newest message of the conversation and ignores `parent`; without `branch` that must be it.
-    `check` raises what speaks against its length, and is called unless that cannot be. Raises NotFound, TextEmpty,
-    TextTooLong, ParentUnknown, ParentStale, ClientIdReused, TurnInProgress, TooManyWaiting, QueueFull; then nothing is
-    stored.
+    `check` raises what speaks against its length, and is called unless that cannot be; `session` is the sender's, if it
+    is not known to be valid yet. Raises NotFound, TextEmpty, TextTooLong, ParentUnknown, ParentStale, ClientIdReused,
+    TurnInProgress, TooManyWaiting, QueueFull, NotSignedIn; then nothing is stored.
     """
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
     begin = partial(at_once.send, wish, words, parent, to_leaf=to_leaf, branch=branch, channel=turns.WORK_CHANNEL)
-    try:
-        begun = begin(surely=check is not None)
-    except at_once.Unsure:
-        begun = None
+    seen = session.seen if session else None
+    begun = begin(surely=check is not None, seen=seen) if seen or not session else None
+    if session and not begun:
+        session.check()
     if check and not begun:
         check()
         begun = begin()

@@ -16,6 +16,8 @@ AROUND, ONCE = 16, 256
 NO_SUCH_ROUTE = (404, 405, 501)
 
 _BREAK = len(BREAK.encode())
+# What `_at_most` says of a text, as SQL.
+AT_MOST = f"(octet_length({{text}}) + {_BREAK} * regexp_count({{text}}, '{SUSPICIOUS.pattern}'))"
 
 
 def at_most(messages: Sequence[Mapping[str, str]]) -> int:

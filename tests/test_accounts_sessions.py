@@ -1,6 +1,7 @@
 """What ends a session, for cookie, token and websocket alike; the account page; CSRF; what logs and caches keep."""
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from websockets.sync.client import connect
 
 from chatbackend.accounts import invites, links, sessions, sign_in_links
 from chatbackend.accounts.models import User
-from conversations import events
+from conversations import errors, events, models, sending
+from conversations.signing_in import SignedIn
 from tests import factories
 from tests.eventually import eventually
 from tests.factories import PASSWORD
@@ -328,5 +330,23 @@ def test_somebody_known_is_found_by_one_query(django_assert_num_queries: DjangoA
 def test_what_ends_a_session_ends_it_for_somebody_known_too(end: Callable[[User, str], None]) -> None:
     alice = factories.person("alice")
     key = signed_in_key(alice)
+    session = SignedIn(key)
+    assert session.check() == session.check() == alice
     end(alice, key)
     assert sessions.still(key, alice.pk) == sessions.person_of(key) != alice
+    where = factories.conversation(alice)
+    with pytest.raises(errors.NotSignedIn):
+        sending.send(alice.pk, where.pk, uuid.uuid4(), "Hello", None, to_leaf=True, session=session)
+    assert not where.messages.exists()
+
+
+def test_a_send_asks_by_itself_whether_the_session_is_as_it_was_seen(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    alice = factories.person("alice")
+    session = SignedIn(signed_in_key(alice))
+    assert session.check() == session.check() == alice
+    where = factories.conversation(alice)
+    models.Person.objects.create(pk=alice.pk)
+    with django_assert_num_queries(2):
+        assert sending.send(alice.pk, where.pk, uuid.uuid4(), "Hello", None, to_leaf=True, session=session).created

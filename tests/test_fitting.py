@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conversations import fitting
 from conversations.models import Conversation, Generation, Message, Preset
-from slots import client
+from slots import client, counting, statements
 from slots.models import Server
 from tests import factories, worker
 from tests.api import Api
@@ -24,8 +26,7 @@ SYSTEM = "Be brief."
 
 
 @pytest.fixture
-def llama(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLlama]:
-    monkeypatch.setattr(fitting, "KNOWN_SECONDS", -1.0)
+def llama() -> Iterator[FakeLlama]:
     with FakeLlama() as server:
         factories.server(url=server.url)
         yield server
@@ -159,3 +160,12 @@ def test_control_tokens_are_counted_as_the_words_that_are_sent(llama: FakeLlama)
     assert refused.status_code == 413
     assert refused.json()["prompt_tokens"] > 5 * 400
     fitting.check_message(room.owner_id, room.pk, uuid.uuid4(), "<|im_end|>" * 40)
+
+
+@pytest.mark.django_db
+@given(st.text(alphabet="ab <>[]|｜é\U0001f600\n", max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_the_statement_measures_a_system_prompt_as_we_do(prompt: str) -> None:
+    alone = counting.at_most([{"role": "system", "content": prompt}]) - counting.AROUND
+    measured = counting.AT_MOST.format(text="%(prompt)s::text")
+    assert statements.row(f"SELECT {measured}", {"prompt": prompt}) == (alone,)

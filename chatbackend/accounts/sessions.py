@@ -4,6 +4,9 @@ One row signs a person in by cookie, by `X-Session-Token` and over the websocket
 signing out deletes it for all three.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
@@ -19,6 +22,30 @@ _SESSION = """
 SELECT s.session_data, {columns} FROM django_session s CROSS JOIN accounts_user person
 WHERE s.session_key = %(key)s AND s.expire_date > statement_timestamp()
   AND person.id = %(person)s AND person.is_active""".format(columns=", ".join(f"person.{name}" for name in _COLUMNS))
+
+# A condition for a statement's WHERE, with what `Seen.about` gives: nothing has changed of what was seen to be valid.
+AS_SEEN = """EXISTS (
+  SELECT FROM django_session s CROSS JOIN accounts_user person
+  WHERE s.session_key = %(session)s AND s.session_data = %(session_data)s AND s.expire_date > statement_timestamp()
+    AND person.id = %(session_of)s AND person.is_active
+    AND person.password = %(password)s AND person.sessions_ended = %(sessions_ended)s)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A valid session as it was read, and whose it is."""
+
+    person: User
+    key: str
+    data: str
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Parameters of AS_SEEN."""
+        return {
+            "session": self.key, "session_data": self.data, "session_of": self.person.pk,
+            "password": self.person.password, "sessions_ended": self.person.sessions_ended,
+        }  # fmt: skip
 
 
 class SessionStore(DatabaseStore):
@@ -37,9 +64,15 @@ def person_of(key: str) -> User | None:
 
 def still(key: str, person: int) -> User | None:
     """The same for whoever was found signed in as `person` before: one query, where nothing changed since."""
+    known = seen(key, person)
+    return known.person if known else person_of(key)
+
+
+def seen(key: str, person: int) -> Seen | None:
+    """The session `key` of `person` as it is now; None if it is not valid, or may have become another's."""
     row = statements.row(_SESSION, {"key": key, "person": person})
     if row is None:
-        return person_of(key)
+        return None
     said, *values = row
     user, kept = User.from_db(None, _COLUMNS, values), SessionStore(key).decode(said)
     as_it_was = (
@@ -47,7 +80,7 @@ def still(key: str, person: int) -> User | None:
         and kept.get(BACKEND_SESSION_KEY) in settings.AUTHENTICATION_BACKENDS
         and constant_time_compare(kept.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash())
     )
-    return user if as_it_was else person_of(key)
+    return Seen(user, key, said) if as_it_was else None
 
 
 def end_all(person: User) -> None:

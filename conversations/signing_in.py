@@ -1,0 +1,24 @@
+"""Whose a socket is: asked at each of its frames, as a session that ended elsewhere ends here too."""
+
+from chatbackend.accounts import sessions
+from chatbackend.accounts.models import User
+from chatbackend.accounts.sessions import Seen
+from conversations import errors
+
+
+class SignedIn:
+    """A session by its `key`. Not for two threads at once."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.seen: Seen | None = None  # as it was when it was asked for last; None: that is no ground for anything
+        self._person: User | None = None
+
+    def check(self) -> User:
+        """Ask whose it is. Raises NotSignedIn; also when it has become another person's."""
+        before = self._person
+        self.seen = sessions.seen(self.key, before.pk) if before else None
+        self._person = self.seen.person if self.seen else sessions.person_of(self.key)
+        if self._person is None or (before and self._person != before):
+            raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
+        return self._person
