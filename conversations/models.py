@@ -125,7 +125,10 @@ class Generation(models.Model):
         Conversation, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False
     )
     # The assistant message it writes, or goes on with: then it is the newest of several.
-    message = models.ForeignKey(Message, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False)
+    # Without an index of its own, as in Chunk: another one begins with it.
+    message = models.ForeignKey(
+        Message, on_delete=models.DO_NOTHING, related_name="generations", db_constraint=False, db_index=False
+    )
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     client_id = models.UUIDField()
     request_digest = models.BinaryField()
@@ -215,7 +218,9 @@ class Chunk(models.Model):
         REASONING = 1
 
     pk = models.CompositePrimaryKey("generation_id", "seq")
-    generation = models.ForeignKey(Generation, on_delete=models.DO_NOTHING, related_name="chunks", db_constraint=False)
+    generation = models.ForeignKey(
+        Generation, on_delete=models.DO_NOTHING, related_name="chunks", db_constraint=False, db_index=False
+    )
     seq = models.IntegerField()
     part = models.PositiveSmallIntegerField(choices=Part)
     start = models.IntegerField()  # code points of that part before this chunk

@@ -180,6 +180,8 @@ WITH held AS (
 UPDATE slots_slot s SET expires_at = statement_timestamp() + %(ttl)s * interval '1 s'
 FROM held WHERE s.id = held.id RETURNING s.fence"""
 
+# Not waited for until it is on the disk. A Postgres that crashes within a moment may forget it: then the slot is busy
+# until the lease expires, and read again.
 RELEASE = f"""
 WITH pick AS (
   SELECT *, greatest(since, clock_timestamp()) AS cut FROM slots_slot
@@ -191,7 +193,7 @@ SET fence = nextval('slots_fence'), phase = 'idle', work = NULL, worker = NULL, 
     used_at = CASE WHEN %(used)s THEN statement_timestamp() ELSE s.used_at END,
     kv_of = CASE WHEN %(kv_tokens)s::integer IS NULL THEN NULL ELSE s.holder END,
     kv_tokens = %(kv_tokens)s, kv_task = %(kv_task)s, kv_outline = %(kv_outline)s
-FROM pick WHERE s.id = pick.id RETURNING s.id"""
+FROM pick WHERE s.id = pick.id RETURNING s.id, set_config('synchronous_commit', 'off', true)"""
 
 # Nothing of ours runs there any more, so that nothing need be stopped.
 GIVE_BACK = f"""

@@ -209,7 +209,8 @@ def release(
 
     `kv_tokens` None: what the cache holds is not known. `kv_outline` is the holder's own note of what it holds, which
     its next grant brings back. `used` False, of other work than a turn: its conversation counts as used when it was
-    before. Raises LeaseLost.
+    before. Call it outside of a transaction: one of which it is part may be forgotten by a Postgres that crashes.
+    Raises LeaseLost.
     """
     about = {
         "slot": grant.slot,
