@@ -36,8 +36,10 @@ def main(words: list[str]) -> int:
     except ImproperlyConfigured as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    from chatbackend.latency import prefer_latency
     from chatbackend.web_server import WebServer
 
+    prefer_latency()
     WebServer(application, listener).run()
     return 0
 

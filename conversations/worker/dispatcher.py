@@ -48,18 +48,21 @@ class Dispatcher:
 
     def round(self, *, hinted: bool = False) -> None:
         """Do every duty that is due. Losing to another worker in any of them is no error."""
-        self._claim()
+        nobody_waits = self._claim()
         if not hinted or time.monotonic() > self._tidied_at + TIDY_SECONDS:
             self._tidied_at = time.monotonic()
             self._tidy()
-        self._teller.tell()
+        if not (hinted and nobody_waits):  # else it would only be in front of a first token
+            self._teller.tell()
 
-    def _claim(self) -> None:
+    def _claim(self) -> bool:
+        """Whether it is known that nobody waits any more: whoever comes now sends a hint."""
         reachable = self._watch.reachable
         while reachable and not self._stopped.is_set() and (claimed := turns.claim(self._worker, reachable)):
             self._begin(claimed)
             if not claimed.others_wait:
-                break  # whoever comes now sends a hint
+                return True
+        return False
 
     def _tidy(self) -> None:
         for conversation, generation in turns.rescue():

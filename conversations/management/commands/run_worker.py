@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from chatbackend.latency import prefer_latency
 from conversations.worker.process import Worker
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class Command(BaseCommand):
         # Waited for, not handled: a handler runs inside whatever lock the main thread holds at that moment.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
         threading.excepthook = _end_process
+        prefer_latency()
         worker = Worker()
         work = threading.Thread(target=worker.run, name="dispatcher")
         work.start()
