@@ -64,7 +64,8 @@ shown AS (
       title = CASE WHEN nameless THEN %(title)s ELSE title END, title_due = title_due OR nameless AND %(titles)s
   FROM generation CROSS JOIN place WHERE id = %(conversation)s
   RETURNING title, shown.model, shown.system_prompt, shown.params, pinned, shown.created_at, updated_at)
-SELECT pg_notify(%(channel)s, ''), everybody, after, after IS NOT DISTINCT FROM leaf_id, question.created_at, shown.*
+SELECT pg_notify(%(channel)s, %(news)s), everybody, after, after IS NOT DISTINCT FROM leaf_id,
+       question.created_at, shown.*
 FROM question CROSS JOIN waiting CROSS JOIN place CROSS JOIN shown"""
 
 
@@ -82,19 +83,20 @@ class Begun:
 
 
 def send(
-    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, channel: str, surely: bool = False,
-    seen: Seen | None = None,
+    wish: Wish, words: str, parent: UUID | None, *, to_leaf: bool, branch: bool, notify: tuple[str, str],
+    surely: bool = False, seen: Seen | None = None,
 ) -> Begun | None:  # fmt: skip
-    """The new question and its queued generation, workers told on `channel`; None, nothing stored, where it cannot be.
+    """The new question and its queued generation; None, nothing stored, where it cannot be.
 
-    A `parent` that is neither the newest answer nor None is not looked at here. `surely`: only what the model can read
-    for certain. `seen`: only while that session is as it was.
+    Workers are told by `notify`, channel and payload. A `parent` that is neither the newest answer nor None is not
+    looked at here. `surely`: only what the model can read for certain. `seen`: only while that session is as it was.
     """
     about = {
         "owner": wish.owner, "conversation": wish.conversation, "client_id": wish.client_id, "digest": wish.digest,
-        "kind": wish.kind.value, "channel": channel, "words": words, "to_leaf": to_leaf, "parent": parent,
-        "branch": branch, "most_own": settings.QUEUE_WAITING_PER_PERSON, "most": settings.QUEUE_LENGTH,
-        "title": titles.title_of(words), "titles": settings.TITLES, "surely": surely, "at_most": fitting.at_most(words),
+        "kind": wish.kind.value, "channel": notify[0], "news": notify[1], "words": words, "to_leaf": to_leaf,
+        "parent": parent, "branch": branch, "most_own": settings.QUEUE_WAITING_PER_PERSON,
+        "most": settings.QUEUE_LENGTH, "title": titles.title_of(words), "titles": settings.TITLES, "surely": surely,
+        "at_most": fitting.at_most(words),
         "check_session": seen is not None, **(seen.about if seen else _NO_SESSION),
         **{name: new_id() for name in ("question", "answer", "generation")},
     }  # fmt: skip

@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from conversations import errors, placeholders, places, window
 from conversations.estimate import Estimate
 from conversations.models import Chunk, Conversation, Generation, Message, Waiting
 from conversations.window import Said
 from slots import statements
+from slots.statements import Rows, Step
 
 # The newest generation of a message decides what is shown beside it.
 _PATH = """
@@ -187,13 +188,39 @@ def asked(generation: uuid.UUID) -> tuple[dict[str, Any], str] | None:
 
     Whoever goes on with an answer makes it as it was begun. The prompt is as a model is sent it.
     """
-    row = statements.row(_ASKED, {"generation": generation})
-    return (_json(row[0]), placeholders.expanded(row[1], row[2])) if row else None
+    return _asked(statements.rows(_ASKED, {"generation": generation}))
 
 
 def said(conversation: uuid.UUID, answer: uuid.UUID) -> list[Said]:
     """The path to message `answer`, which is to be written, with what there is of it; empty where that is gone."""
-    return [Said(*row) for row in statements.rows(_PROMPT, {"conversation": conversation, "answer": answer})]
+    return _said(statements.rows(_PROMPT, {"conversation": conversation, "answer": answer}))
+
+
+class Question(NamedTuple):
+    """What a generation is to be answered by."""
+
+    params: dict[str, Any]
+    system_prompt: str
+    said: list[Said]
+
+
+def select_question(generation: uuid.UUID, conversation: uuid.UUID, answer: uuid.UUID) -> list[Step]:
+    """Steps of `statements.batch`, whose rows `question` takes."""
+    return [(_ASKED, {"generation": generation}), (_PROMPT, {"conversation": conversation, "answer": answer})]
+
+
+def question(asked: Rows, said: Rows) -> Question | None:
+    """`asked` and `said` in one; None when the generation is gone."""
+    found = _asked(asked)
+    return Question(*found, _said(said)) if found else None
+
+
+def _asked(rows: Rows) -> tuple[dict[str, Any], str] | None:
+    return next(((_json(params), placeholders.expanded(prompt, at)) for params, prompt, at in rows), None)
+
+
+def _said(rows: Rows) -> list[Said]:
+    return [Said(*row) for row in rows]
 
 
 def prompt(conversation: uuid.UUID, answer: uuid.UUID, system_prompt: str = "") -> list[dict[str, str]]:

@@ -46,7 +46,8 @@ def send(
     words = wishes.checked(words)
     said = (words, "leaf" if to_leaf else str(parent))
     wish = wishes.wish(owner, conversation, client_id, Generation.Kind.SEND, *said)
-    begin = partial(at_once.send, wish, words, parent, to_leaf=to_leaf, branch=branch, channel=turns.WORK_CHANNEL)
+    notify = turns.WORK_CHANNEL, turns.QUEUED
+    begin = partial(at_once.send, wish, words, parent, to_leaf=to_leaf, branch=branch, notify=notify)
     seen = session.seen if session else None
     begun = begin(surely=check is not None, seen=seen) if seen or not session else None
     if session and not begun:

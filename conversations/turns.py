@@ -36,6 +36,7 @@ from slots.models import PastLease, Slot
 ATTEMPTS = 3  # requests to a server before a generation counts as interrupted
 HEADS = 20  # how many of the waiting are tried at once: a head that cannot be placed holds nobody up
 WORK_CHANNEL = "chatbackend_work"  # NOTIFY: something was queued, stopped or released; a hint, polling is the truth
+QUEUED = "queued"  # its payload where it is surely that
 
 _NOTE = """
 WITH untold AS (

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
@@ -36,6 +36,12 @@ TWICE = "Another configured address leads to the same process."
 NAME_IT_ONCE = "Name each llama-server by one address."
 READ_ENOUGH = 64  # tokens of a prompt; of fewer most of the time is no reading
 QUIET_POLL = 0.003  # /slots costs about 1.4 ms and answers during a prefill
+
+_COLUMNS = [field.attname for field in Server._meta.concrete_fields]
+_GET = """
+SELECT {columns} FROM slots_server v WHERE v.id = %(server)s""".format(
+    columns=", ".join(f"v.{name}" for name in _COLUMNS)
+)
 
 _TAKES = """
 SELECT EXISTS (SELECT FROM slots_server
@@ -86,7 +92,18 @@ def register() -> None:
 
 def get(pk: int) -> Server:
     """The server that a lease is on. As SQL: Django takes longer to write this query than Postgres to answer it."""
-    return Server.objects.raw("SELECT * FROM slots_server WHERE id = %s", [pk])[0]
+    return read(statements.rows(*select(pk)))
+
+
+def select(pk: int) -> tuple[str, dict[str, Any]]:
+    """A step of `statements.batch` whose rows `read` takes."""
+    return _GET, {"server": pk}
+
+
+def read(rows: Sequence[Sequence[Any]]) -> Server:
+    """The server that was selected."""
+    (row,) = rows
+    return Server.from_db(connection.alias, _COLUMNS, row)
 
 
 def noted_reading(server: int, tokens: int, ms: float) -> None:

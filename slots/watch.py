@@ -31,6 +31,7 @@ class Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="watch", daemon=True)
         self._reachable: frozenset[int] = frozenset()
+        self._known: list[Server] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._hurry = threading.Event()
@@ -45,6 +46,11 @@ class Watch(threading.Thread):
     @property
     def reachable(self) -> list[int]:
         return sorted(self._reachable)
+
+    @property
+    def servers(self) -> list[Server]:
+        """Those, as their rows were when this process looked last."""
+        return [server for server in self._known if server.pk in self._reachable]
 
     @property
     def trying(self) -> bool:
@@ -76,7 +82,7 @@ class Watch(threading.Thread):
 
     def round(self) -> None:
         """Do every duty once."""
-        known = list(Server.objects.exclude(state=Server.State.RETIRED))
+        known = self._known = list(Server.objects.exclude(state=Server.State.RETIRED))
         with self._lock:
             self._reachable &= {server.pk for server in known}
         self._look_at(known)

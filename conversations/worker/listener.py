@@ -18,11 +18,12 @@ LISTEN_SECONDS = 60.0
 
 
 class Listener(threading.Thread):
-    """Calls `hint` when there is something to do, and `wish` when somebody is about to send. Postgres away: the first
-    is polled for anyway, and the second may be lost.
+    """Calls `hint` with the payload when there is something to do, and `wish` when somebody is about to send.
+
+    Postgres away: the first is polled for anyway, and the second may be lost.
     """
 
-    def __init__(self, hint: Callable[[], None], wish: Callable[[int, UUID], None]) -> None:
+    def __init__(self, hint: Callable[[str], None], wish: Callable[[int, UUID], None]) -> None:
         super().__init__(name="listener", daemon=True)
         self._hint, self._wish = hint, wish
         self._stopped = threading.Event()
@@ -47,6 +48,6 @@ class Listener(threading.Thread):
             with connection.wrap_database_errors:
                 for notified in connection.connection.notifies(timeout=LISTEN_SECONDS):
                     if notified.channel != ahead.CHANNEL:
-                        self._hint()
+                        self._hint(notified.payload)
                     elif wish := ahead.heard(notified.payload):
                         self._wish(*wish)

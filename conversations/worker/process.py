@@ -6,7 +6,7 @@ import time
 import uuid
 
 from chatbackend.postgresql import AWAY
-from conversations import events
+from conversations import events, turns
 from conversations.claims import Claim
 from conversations.worker.dispatcher import Dispatcher
 from conversations.worker.gaps import Gaps
@@ -17,6 +17,7 @@ from conversations.worker.storage import persist
 from conversations.worker.writer import Writer
 from slots import leases, servers
 from slots.ahead import Ahead
+from slots.looks import Looks
 from slots.renewal import Renewal
 from slots.watch import Watch
 
@@ -33,6 +34,7 @@ class Worker:
         self._watch = Watch()
         self._renewal = Renewal()
         self._writer = Writer()
+        self._looks = Looks()
         self._dispatcher = Dispatcher(self.name, self._watch, self._start)
         self._gaps = Gaps(self.name, self._watch, self._renewal)
         self._listener = Listener(self._hint, self._gaps.wish)
@@ -60,13 +62,15 @@ class Worker:
         self._dispatcher.stop()
 
     def _start(self, claim: Claim) -> None:
-        run = Run(claim, self._watch, self._renewal, self._writer)
+        run = Run(claim, self._watch, self._renewal, self._writer, self._looks)
         with self._lock:
             self._runs = [other for other in self._runs if other.thread.is_alive()] + [run]
             run.thread.start()
 
-    def _hint(self) -> None:
+    def _hint(self, news: str) -> None:
         self._dispatcher.wake()
+        if news == turns.QUEUED:
+            self._looks.begin(self._watch.servers)
         self._writer.ask()
         self._gaps.hint()
 

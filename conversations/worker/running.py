@@ -12,9 +12,9 @@ from chatbackend.postgresql import AWAY
 from conversations import events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
+from conversations.history import Question
 from conversations.models import Chunk, Generation, Message
 from conversations.turns import Ending, Gone
-from conversations.window import Said
 from conversations.worker import asking
 from conversations.worker.figures import Figures
 from conversations.worker.handing_over import HandOver
@@ -23,7 +23,7 @@ from conversations.worker.verifying import Cache
 from conversations.worker.windowing import TooLong, Windowing
 from conversations.worker.words import Passage
 from conversations.worker.writer import Writer
-from slots import leases, servers
+from slots import leases, servers, statements
 from slots.client import (
     ContextExceeded,
     LlamaServer,
@@ -37,6 +37,7 @@ from slots.client import (
 )
 from slots.isolation import IsolationBroken
 from slots.leases import LeaseLost
+from slots.looks import Looks
 from slots.models import Server
 from slots.reading import Event
 from slots.renewal import Held, Renewal
@@ -54,13 +55,16 @@ class Stopped(Exception):
 class Run:
     """`thread.start()` runs it to an ending, back to the queue, or until the lease is lost."""
 
-    def __init__(self, claim: Claim, watch: Watch, renewal: Renewal, writer: Writer) -> None:
+    def __init__(
+        self, claim: Claim, watch: Watch, renewal: Renewal, writer: Writer, looks: Looks | None = None
+    ) -> None:
         self.claim = claim
-        self._watch, self._renewal, self._writer = watch, renewal, writer
+        self._watch, self._renewal, self._writer, self._looks = watch, renewal, writer, looks
         self._held = Held(claim.grant, self._lost)
         self._writing = writer.begin(claim, self._held, self._stop)
         self._client: LlamaServer | None = None  # once something may have been sent
         self._stream: Stream | None = None
+        self._asked: Question | None = None  # as read for the request that comes first
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._figures = Figures(claim)
@@ -93,9 +97,9 @@ class Run:
             connection.close()
 
     def _answer(self) -> None:
-        server = persist(lambda: servers.get(self.claim.grant.server))
+        server, self._asked = persist(self._stored)
         self._switches = server.switches
-        self._cache = Cache(self.claim, server)
+        self._cache = Cache(self.claim, server, self._looks)
         self._hand_over = HandOver(self._held, server, self._cache)
         self._passage = Passage(server, self._writer, self._writing)
         self._windowing = Windowing(self.claim, server, self._passage.sent)
@@ -204,16 +208,19 @@ class Run:
 
     def _question(self, client: LlamaServer) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Any]]:
         """Parameters, messages, and what the template is told beside them."""
-        params, system_prompt, said = persist(self._stored)
+        asked, self._asked = self._asked or persist(self._stored)[1], None
+        if asked is None:
+            raise Gone(f"generation={self.claim.generation}")
+        params, system_prompt, said = asked
         decided, before = asking.decided(params, self._switches), self._figures.tokens_before
         return params, self._windowing.messages(client, said, system_prompt, params, decided, before), decided
 
-    def _stored(self) -> tuple[dict[str, Any], str, list[Said]]:
-        """All on one loan of a connection: it is in front of the first token."""
-        asked = history.asked(self.claim.generation)
-        if asked is None:
-            raise Gone(f"generation={self.claim.generation}")
-        return *asked, history.said(self.claim.conversation, self.claim.message)
+    def _stored(self) -> tuple[Server, Question | None]:
+        """All in one round trip: it is in front of the first token."""
+        claim = self.claim
+        question = history.select_question(claim.generation, claim.conversation, claim.message)
+        server, *asked = statements.batch(servers.select(claim.grant.server), *question)
+        return servers.read(server), history.question(*asked)
 
     def _take(self, event: Event, stream_id: UUID) -> None:
         if event.progress:

@@ -19,6 +19,7 @@ from slots import foreign, servers
 from slots.client import LlamaServer
 from slots.grants import Former, Grant
 from slots.isolation import IsolationBroken
+from slots.looks import Looks
 from slots.models import Server
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ class Begun(Protocol):
 class Cache:
     """What one running generation knows of its slot's cache. `replay_cause`: why history is read again."""
 
-    def __init__(self, claim: Begun, server: Server) -> None:
-        self._claim, self._grant, self._server = claim, claim.grant, server
+    def __init__(self, claim: Begun, server: Server, looks: Looks | None = None) -> None:
+        self._claim, self._grant, self._server, self._looks = claim, claim.grant, server, looks
         self.replay_cause = claim.replay_cause
         self._outline = Outline.read(self._grant.kv_outline)
         self._before: Figures | None = None  # None: somebody else sent the request
@@ -69,7 +70,9 @@ class Cache:
         Raises ServerError when that cannot be known.
         """
         grant = self._grant
-        self._before = servers.wait_until_quiet(client, grant.id_slot, total=self._server.total_slots)
+        self._before = self._seen_ahead() or servers.wait_until_quiet(
+            client, grant.id_slot, total=self._server.total_slots
+        )
         self._ours = grant.warm and (grant.shown_by(self._before) or grant.preempted is not None)
         if grant.warm and grant.kv_task is not None and not self._ours:
             task = self._before[1]
@@ -139,6 +142,19 @@ class Cache:
                 logger.error("slot=%s shows no new request: the server ran it elsewhere", self._grant.slot)
             return unknown
         return figures, self._outline.followed_by(self._asked, answer, prompt_tokens, figures[0] or 0, self._decided)
+
+    def _seen_ahead(self) -> Figures | None:
+        """What a look showed that was begun before the lease was had, if it is what was recorded there.
+
+        Whatever else had been sent to the slot before or after that look, until it was leased, would have left
+        another record. None: somebody has to look now.
+        """
+        states = self._looks.take(self._grant.server) if self._looks else ()
+        if len(states) != self._server.total_slots or self._grant.kv_task is None:
+            return None
+        state = next((state for state in states if state.id == self._grant.id_slot), None)
+        quiet = state and not state.busy and (state.tokens, state.task)
+        return quiet if quiet and self._grant.shown_by(quiet) else None
 
     def _prove(self, cache: int) -> None:
         if self._restored is not None:
