@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from conversations import access, errors, history, placeholders, text, window
+from conversations import access, asking, errors, history, placeholders, text, window
 from conversations.models import Generation, Message
-from conversations.worker import asking
 from slots import control_tokens, counting, servers, statements
 from slots.client import ServerError
 

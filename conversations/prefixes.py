@@ -13,10 +13,9 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from conversations import placeholders
+from conversations import asking, placeholders
 from conversations.models import Conversation, Preset
-from conversations.worker import asking
-from conversations.worker.outline import Messages
+from conversations.outline import Messages
 
 MOST = 8  # presets; those for everybody before others, the newest first
 SHORTEST = 160  # bytes of UTF-8; fewer are read sooner than a file

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from conversations import errors, estimate, fitting, history, placeholders, window
+from conversations import asking, errors, estimate, fitting, history, placeholders, window
 from conversations.estimate import BYTES_PER_TOKEN, Estimate
 from conversations.models import Conversation, Message
+from conversations.outline import Outline
 from conversations.window import Said
-from conversations.worker import asking
-from conversations.worker.outline import Outline
 from slots import residency
 
 LONG = 100  # characters

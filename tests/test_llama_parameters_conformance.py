@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from conversations import asking
 from conversations.parameters import PARAMETERS, THINKING
-from conversations.worker import asking
 from tests.fake_llama import FakeLlama
 from tests.llama import STRICT_FLAGS, real_llama_server
 from tests.llama_both import BOTH, Running

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conversations.worker.outline import Messages, Outline
+from conversations.outline import Messages, Outline
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 FIRST, LAST, OTHER = ({"role": "user", "content": words} for words in ("One?", "Two?", "Two and a half?"))

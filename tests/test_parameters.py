@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from conversations import actions, parameters
+from conversations import actions, asking, parameters
 from conversations.models import Conversation, Generation
 from conversations.parameters import PARAMETERS, Choice, Number, Strings
-from conversations.worker import asking
 from slots.models import Server
 from tests import factories
 from tests.answers import ended, written

@@ -13,10 +13,10 @@ from pytest_django import Settings
 from conversations import actions, deleting
 from conversations.models import Conversation
 from slots import leases, parked
-from slots.ahead import PATIENCE_SECONDS, Ahead
 from slots.client import LlamaServer
 from slots.grants import Grant
 from slots.models import Park, PastLease, Server, Slot
+from slots.parking_ahead import PATIENCE_SECONDS, ParkingAhead
 from slots.renewal import Renewal
 from slots.watch import Watch
 from tests import factories
@@ -34,10 +34,10 @@ def worker(tmp_path: Path) -> Iterator[Answering]:
 
 
 @pytest.fixture
-def ahead(worker: Answering) -> Ahead:
+def ahead(worker: Answering) -> ParkingAhead:
     watch = Watch()
     watch._reachable = frozenset({worker.server.pk})
-    return Ahead(factories.WORKER, watch, Renewal())
+    return ParkingAhead(factories.WORKER, watch, Renewal())
 
 
 def let_be(*people: Conversation) -> None:
@@ -48,7 +48,7 @@ def let_be(*people: Conversation) -> None:
 
 
 def test_what_lies_in_a_file_already_is_evicted_without_a_word_and_outlives_the_process(
-    worker: Answering, ahead: Ahead
+    worker: Answering, ahead: ParkingAhead
 ) -> None:
     alice, bob, carol = (somebody(name) for name in ("alice", "bob", "carol"))
     left = {where.pk: introduce(worker, where) for where in (alice, bob)}
@@ -76,7 +76,9 @@ def test_what_lies_in_a_file_already_is_evicted_without_a_word_and_outlives_the_
         assert figures(return_of(worker, where)) == (left[where.pk], None)
 
 
-def test_not_while_a_turn_runs_on_the_server_nor_again_and_again_in_vain(worker: Answering, ahead: Ahead) -> None:
+def test_not_while_a_turn_runs_on_the_server_nor_again_and_again_in_vain(
+    worker: Answering, ahead: ParkingAhead
+) -> None:
     alice = somebody("alice")
     introduce(worker, alice)
     let_be(alice)
@@ -95,7 +97,7 @@ def test_not_while_a_turn_runs_on_the_server_nor_again_and_again_in_vain(worker:
 
 
 def test_whoever_sends_in_the_middle_of_it_goes_on_warm(
-    worker: Answering, ahead: Ahead, monkeypatch: pytest.MonkeyPatch
+    worker: Answering, ahead: ParkingAhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = somebody("alice")
     left = introduce(worker, alice)
@@ -131,7 +133,7 @@ def of_three_the_first_is_deleted(worker: Answering) -> list[Conversation]:
 class TestWhatMustNotBeKept:
     """Counted until a slot that is nobody's has written nothing over it."""
 
-    def test_is_overwritten_within_a_round_from_a_free_slot(self, worker: Answering, ahead: Ahead) -> None:
+    def test_is_overwritten_within_a_round_from_a_free_slot(self, worker: Answering, ahead: ParkingAhead) -> None:
         bob, carol = of_three_the_first_is_deleted(worker)
         assert parked.due() == 1
         ahead.round()
@@ -147,7 +149,7 @@ class TestWhatMustNotBeKept:
         assert figures(return_of(worker, carol))[1] is None
 
     def test_is_overwritten_from_an_idle_slot_when_none_was_free_for_long(
-        self, worker: Answering, ahead: Ahead
+        self, worker: Answering, ahead: ParkingAhead
     ) -> None:
         bob, carol = of_three_the_first_is_deleted(worker)
         Park.objects.filter(state="stale").update(due_at=F("due_at") - timedelta(seconds=PATIENCE_SECONDS + 1))
@@ -159,7 +161,7 @@ class TestWhatMustNotBeKept:
         assert not Slot.objects.filter(holder=bob.pk).exists()
         assert figures(return_of(worker, bob)) == (left, None)
 
-    def test_stays_due_while_the_server_does_not_do_it(self, worker: Answering, ahead: Ahead) -> None:
+    def test_stays_due_while_the_server_does_not_do_it(self, worker: Answering, ahead: ParkingAhead) -> None:
         alice, bob = somebody("alice"), somebody("bob")
         grant = factories.leased(worker.server)
         introduce(worker, alice)
@@ -179,7 +181,7 @@ class TestWhatMustNotBeKept:
         assert parked.due() == 0
 
     def test_costs_one_idle_cache_and_not_each_in_turn_while_the_server_does_not_do_it(
-        self, worker: Answering, ahead: Ahead
+        self, worker: Answering, ahead: ParkingAhead
     ) -> None:
         bob, carol = of_three_the_first_is_deleted(worker)
         Park.objects.filter(state="stale").update(due_at=F("due_at") - timedelta(seconds=PATIENCE_SECONDS + 1))
@@ -216,7 +218,7 @@ class TestWhatMustNotBeKept:
         assert parked.due() == 1
 
     def test_is_what_lies_in_more_files_than_there_may_be(
-        self, worker: Answering, ahead: Ahead, settings: Settings
+        self, worker: Answering, ahead: ParkingAhead, settings: Settings
     ) -> None:
         alice, bob = somebody("alice"), somebody("bob")
         for where in (alice, bob):

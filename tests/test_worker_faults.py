@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from conversations import asking
 from conversations.history import GenerationView
 from conversations.models import Generation
-from conversations.worker import asking, running
+from conversations.worker import running
 from conversations.worker.writer import Writer
 from slots import servers
 from slots.models import Server, Slot

@@ -9,6 +9,7 @@ Threads of one process, and what each may wait for:
 - gaps: finds what is to be done between turns, each title and prewarm in a thread of its own.
 - watch: looks at servers, reaps, confirms stops.
 - housekeeper: removes deleted conversations soon after they cannot be had back, and once an hour what is old.
+- early looks: ask at `/slots` what a server shows, as soon as something is queued, while the dispatcher claims it.
 - listener: turns NOTIFY into wake-ups. publisher: sends events; drops them while the channel layer is away.
 
 Any number of workers may run; any may die or be paused at any moment. Nothing is shown that is not committed. When

@@ -14,10 +14,9 @@ from typing import Any
 from django.db import connection
 
 from chatbackend.postgresql import AWAY
-from conversations import turns
+from conversations import asking, turns
+from conversations.outline import Messages, Outline
 from conversations.parameters import THINKING
-from conversations.worker import asking
-from conversations.worker.outline import Messages, Outline
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
 from slots import control_tokens, leases, servers

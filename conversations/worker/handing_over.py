@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from conversations import prefixes
-from conversations.worker.outline import Decided, Messages, Outline
+from conversations.outline import Decided, Messages, Outline
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
 from slots import parked, parking

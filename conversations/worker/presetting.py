@@ -7,11 +7,10 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from conversations import prefixes, queue
+from conversations import asking, prefixes, queue
+from conversations.outline import Outline
 from conversations.prefixes import Prefix
-from conversations.worker import asking
 from conversations.worker.aside import NO_ANSWER, Aside, GaveWay
-from conversations.worker.outline import Outline
 from conversations.worker.storage import persist
 from slots import control_tokens, leases, parked, parking, servers
 from slots.client import LlamaServer, ServerRefused

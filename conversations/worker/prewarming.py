@@ -7,12 +7,11 @@ the turn takes nothing back, which some models cannot.
 import logging
 import threading
 
-from conversations import ahead
+from conversations import ahead, asking
 from conversations.ahead import Coming
-from conversations.worker import asking
+from conversations.outline import Decided, Outline
 from conversations.worker.aside import NO_ANSWER, UNKNOWN, Aside, GaveWay, Heard, templated
 from conversations.worker.handing_over import HandOver
-from conversations.worker.outline import Decided, Outline
 from conversations.worker.storage import persist
 from slots import leases, servers
 from slots.client import LlamaServer, ServerRefused

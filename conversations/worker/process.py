@@ -16,8 +16,8 @@ from conversations.worker.running import Run
 from conversations.worker.storage import persist
 from conversations.worker.writer import Writer
 from slots import leases, servers
-from slots.ahead import Ahead
 from slots.looks import Looks
+from slots.parking_ahead import ParkingAhead
 from slots.renewal import Renewal
 from slots.watch import Watch
 
@@ -39,7 +39,7 @@ class Worker:
         self._gaps = Gaps(self.name, self._watch, self._renewal)
         self._listener = Listener(self._hint, self._gaps.wish)
         self._housekeeper = Housekeeper()
-        self._ahead = Ahead(self.name, self._watch, self._renewal)
+        self._parking_ahead = ParkingAhead(self.name, self._watch, self._renewal)
         self._runs: list[Run] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -50,7 +50,15 @@ class Worker:
         except AWAY as error:
             logger.warning("worker=%s ended before it could begin: %s", self.name, error)
             return
-        threads = (self._watch, self._renewal, self._writer, self._listener, self._housekeeper, self._gaps, self._ahead)
+        threads = (
+            self._watch,
+            self._renewal,
+            self._writer,
+            self._listener,
+            self._housekeeper,
+            self._gaps,
+            self._parking_ahead,
+        )
         for thread in threads:
             thread.start()
         logger.info("worker=%s takes generations", self.name)
@@ -81,7 +89,7 @@ class Worker:
         self._listener.stop()
         self._housekeeper.stop()
         self._gaps.stop()
-        self._ahead.stop()
+        self._parking_ahead.stop()
         with self._lock:
             for run in self._runs:
                 run.abandon()

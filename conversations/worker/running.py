@@ -9,13 +9,12 @@ from uuid import UUID
 from django.db import connection
 
 from chatbackend.postgresql import AWAY
-from conversations import events, frames, history, text, turns, unfinished
+from conversations import asking, events, frames, history, text, turns, unfinished
 from conversations.claims import Claim
 from conversations.errors import NotFound
 from conversations.history import Question
 from conversations.models import Chunk, Generation, Message
 from conversations.turns import Ending, Gone
-from conversations.worker import asking
 from conversations.worker.figures import Figures
 from conversations.worker.handing_over import HandOver
 from conversations.worker.storage import persist

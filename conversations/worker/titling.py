@@ -10,8 +10,8 @@ from typing import Any
 
 from conversations import events, frames, naming, text, titles
 from conversations.models import Conversation
+from conversations.outline import OPENING, Messages, Outline
 from conversations.worker.aside import NO_ANSWER, UNKNOWN, Aside, GaveWay, Heard, templated
-from conversations.worker.outline import OPENING, Messages, Outline
 from conversations.worker.storage import persist
 from slots import leases, servers
 from slots.client import LlamaServer, ServerRefused

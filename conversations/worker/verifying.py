@@ -13,7 +13,7 @@ tells no progress is not judged.
 import logging
 from typing import Protocol
 
-from conversations.worker.outline import OPENING, Decided, Message, Messages, Outline
+from conversations.outline import OPENING, Decided, Message, Messages, Outline
 from conversations.worker.storage import persist
 from slots import foreign, servers
 from slots.client import LlamaServer

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from conversations import history, window
+from conversations import asking, history, window
 from conversations.claims import Claim
 from conversations.models import Message
+from conversations.outline import Decided, Outline
 from conversations.window import Said
-from conversations.worker import asking
-from conversations.worker.outline import Decided, Outline
 from conversations.worker.storage import persist
 from slots import counting, leases
 from slots.client import ContextExceeded, LlamaServer, ServerError, ServerUnreachable

@@ -36,11 +36,11 @@ AGAIN_SECONDS = 60.0  # after the server did not do it: a full disk, or a save t
 _ALONE = "SELECT pg_try_advisory_xact_lock(hashtextextended('chatbackend park', %s))"
 
 
-class Ahead(threading.Thread):
+class ParkingAhead(threading.Thread):
     """Looks once a second, on every server that its worker reaches."""
 
     def __init__(self, worker: UUID, watch: Watch, renewal: Renewal) -> None:
-        super().__init__(name="ahead", daemon=True)
+        super().__init__(name="parking-ahead", daemon=True)
         self._worker, self._watch, self._renewal = worker, watch, renewal
         self._provided: set[int] = set()
         self._tried: dict[UUID, datetime] = {}  # in vain, or not for this one: when its slot had been used last
