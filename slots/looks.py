@@ -32,12 +32,12 @@ class Looks:
                     self._begun[server.pk] = time.monotonic(), look
 
     def take(self, server: int) -> Sequence[SlotState]:
-        """What was seen there a moment ago, once; nothing where nobody looked, or saw nothing."""
+        """What was seen there a moment ago, once; nothing where nobody looked, or saw nothing by now."""
         with self._lock:
             at, look = self._begun.pop(server, (0.0, None))
         if look is None or time.monotonic() > at + FRESH_SECONDS:
             return ()
         try:
-            return look.result()
-        except ServerError:
+            return look.result(FRESH_SECONDS)
+        except (ServerError, TimeoutError):
             return ()

@@ -1,5 +1,6 @@
 """A server's slots are looked at while a lease is being had; what was seen counts only where it is certain."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 
 from conversations.claims import Claim
 from conversations.worker.verifying import Cache
-from slots import looks, servers
+from slots import client, looks, servers
 from slots.looks import Looks
 from slots.models import Server
 from tests import factories
@@ -112,3 +113,13 @@ def test_a_server_that_does_not_answer_was_not_seen(llama: FakeLlama) -> None:
     ahead = Looks()
     ahead.begin([gone])
     assert ahead.take(gone.pk) == ()
+
+
+def test_one_that_hangs_is_not_waited_for(llama: FakeLlama) -> None:
+    server = factories.server(url=llama.url)
+    llama.set(slots_fault="silent")
+    ahead = Looks()
+    began = time.monotonic()
+    ahead.begin([server])
+    assert ahead.take(server.pk) == ()
+    assert time.monotonic() < began + client.ANSWER_SECONDS / 2
