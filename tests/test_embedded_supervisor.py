@@ -267,6 +267,31 @@ def test_the_leash_ends_what_its_command_left_behind() -> None:
     assert not alive(left)
 
 
+def test_the_leash_ends_all_also_when_it_is_told_to_as_soon_as_its_command_runs() -> None:
+    start = """
+import os, signal, subprocess, sys
+from chatbackend.embedded import leash
+begin = subprocess.Popen
+def begin_and_be_told(*command, **how):
+    child = begin(*command, **how)
+    sys.stdin.readline()  # its own child runs, too
+    os.kill(os.getpid(), signal.SIGTERM)
+    return child
+leash.subprocess.Popen = begin_and_be_told
+leash.main(sys.argv[1:])
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", start, "/bin/sh", "-c", "sleep 60 >/dev/null & echo $!; wait"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        left = int(process.stdout.readline())
+        process.stdin.write("\n")
+        process.stdin.flush()
+    eventually(lambda: not alive(left), what="what its command had started to end")
+
+
 def test_the_leash_kills_what_will_not_end() -> None:
     deaf = "trap '' TERM; (while :; do sleep 60; done) >/dev/null & echo $!"  # deaf before anybody can speak to it
     start = "import sys; from chatbackend.embedded import leash; leash.KILL_AFTER = 1; leash.main(sys.argv[1:])"

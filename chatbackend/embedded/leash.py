@@ -27,9 +27,10 @@ def main(command: list[str]) -> int:
     SIGTERM is passed to the whole group. Whatever of the group is left when the command has ended, or ten seconds
     after SIGTERM, is killed: it would keep the port and the memory of the next one.
     """
-    child = subprocess.Popen(command, preexec_fn=dies_with_parent(signal.SIGKILL))  # noqa: PLW1509
-    signal.signal(signal.SIGTERM, _end_group)
+    # First: who is told to end in between would end alone, and leave behind what the command has started.
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, _end_group)
+    child = subprocess.Popen(command, preexec_fn=dies_with_parent(signal.SIGKILL))  # noqa: PLW1509
     code = child.wait()
     _end_group(signal.SIGTERM, None)
     while _others():
