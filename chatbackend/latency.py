@@ -13,5 +13,4 @@ def prefer_latency() -> None:
     token. What is there by now is left out of every garbage collection to come, for which all threads stand still.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
     gc.freeze()
