@@ -1,0 +1,45 @@
+"""Several statements in one round trip (`slots.statements.batch`)."""
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection
+
+from slots import statements
+from slots.models import Server
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RENAME = "UPDATE slots_server SET model = %(model)s WHERE id = %(server)s RETURNING model"
+NAMED = "SELECT model FROM slots_server WHERE id = %(server)s"
+MOVE = "UPDATE slots_server SET url = %(url)s WHERE id = %(server)s RETURNING url"
+COUNT = "SELECT count(*) FROM slots_server"
+END = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+def test_each_gives_its_rows_and_sees_what_came_before() -> None:
+    server = factories.server()
+    named = {"server": server.pk, "model": "other"}
+    seen = statements.batch(
+        (RENAME, named), ("SELECT model FROM slots_server WHERE id = %(server)s", named), (COUNT, {})
+    )
+    assert seen == [[("other",)], [("other",)], [(1,)]]
+
+
+def test_all_of_them_take_effect_or_none() -> None:
+    first, second = factories.server(), factories.server(url="http://other.test")
+    with pytest.raises(IntegrityError):
+        statements.batch(
+            (RENAME, {"server": first.pk, "model": "other"}),
+            (MOVE, {"server": first.pk, "url": second.url}),
+            (COUNT, {}),
+        )
+    assert Server.objects.get(pk=first.pk).model == first.model
+    assert statements.batch((COUNT, {})) == [[(2,)]], "the connection is as good as before"
+
+
+def test_of_a_connection_that_breaks_off_in_between_nothing_is_left() -> None:
+    server = factories.server()
+    with pytest.raises(OperationalError):
+        statements.batch((RENAME, {"server": server.pk, "model": "other"}), (END, {}), (COUNT, {}))
+    connection.close()
+    assert Server.objects.get(pk=server.pk).model == server.model
