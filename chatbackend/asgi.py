@@ -2,15 +2,16 @@
 
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatbackend.settings")
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 # Only now that Django is set up can these be imported.
 from channels.routing import ProtocolTypeRouter  # noqa: E402
 from channels.sessions import CookieMiddleware  # noqa: E402
 
+from chatbackend.handler import BoundedHandler  # noqa: E402
 from chatbackend.origins import Scope, behind_proxies, deny, from_own_pages  # noqa: E402
 from conversations.consumer import ChatConsumer  # noqa: E402
 
@@ -24,4 +25,4 @@ async def websocket(scope: Scope, receive: object, send: object) -> None:
         await deny(send, 404, "not_found", "There is nothing at this address; the websocket is at /ws/.")
 
 
-application = behind_proxies(ProtocolTypeRouter({"http": django_application, "websocket": websocket}))
+application = behind_proxies(ProtocolTypeRouter({"http": BoundedHandler(), "websocket": websocket}))

@@ -83,8 +83,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "accounts.User"
 
 # After an outage the pool would try again ever more seldom, minutes apart; one that gave up tries on the next request.
-# Sync code runs in ASGI_THREADS threads, each with at most one connection: the pool is never smaller than its users.
-DATABASE_POOL = environment.whole("DATABASE_POOL", 12, 4, 500)
+# In a web process half of it is for the requests that are handled at once, half for the threads of websockets and
+# streams: whoever is at work has a connection, and who waits does not wait for the pool.
+DATABASE_POOL = environment.whole("DATABASE_POOL", 16, 4, 500)
+REQUESTS_AT_ONCE = DATABASE_POOL // 2
+ASYNC_THREADS = DATABASE_POOL - REQUESTS_AT_ONCE
 DATABASES = {
     "default": {
         **environment.database(SOCKET_DIR),

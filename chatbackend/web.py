@@ -11,7 +11,6 @@ import socket
 import sys
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatbackend.settings")
-os.environ.setdefault("ASGI_THREADS", "8")  # read by daphne when it is imported; DATABASE_POOL covers it
 
 # Before anything else of Twisted, which it gives asyncio's event loop.
 import daphne.server  # noqa: F401, I001

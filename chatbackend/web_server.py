@@ -7,9 +7,11 @@ import asyncio
 import logging
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from daphne.server import Server
+from django.conf import settings
 from twisted.internet import defer
 from twisted.internet.endpoints import AdoptedStreamServerEndpoint
 from twisted.logger import STDLibLogObserver, globalLogBeginner
@@ -63,6 +65,7 @@ class WebServer(Server):  # type: ignore[misc]
             self._listening, self._not_listening
         )
         asyncio.set_event_loop(reactor._asyncioEventloop)
+        reactor._asyncioEventloop.set_default_executor(ThreadPoolExecutor(settings.ASYNC_THREADS))
         reactor.addSystemEventTrigger("before", "shutdown", self.drain)
         reactor.run()
 

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(function: Callable[P, Result]) -> Callable[P, Awaitable[Result]]:
-    """`function` on a thread of the pool (ASGI_THREADS), its connection given back afterwards.
+    """`function` on one of the loop's threads (ASYNC_THREADS in a web process), its connection given back afterwards.
 
     Channels' default would run everything of the whole process in one thread. Raises Unavailable while Postgres is
     away, Broken for what it refuses.

@@ -3,12 +3,15 @@
 import time
 import uuid
 from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 import requests
+from django.conf import settings
+from django.db import transaction
 
 from conversations.models import Conversation, Generation
 from tests import factories
@@ -23,6 +26,7 @@ from tests.web import Frame, Person, StartWeb, Tab, Web
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+POOL_WAITS = settings.DATABASES["default"]["OPTIONS"]["pool"]["timeout"] + 1.0  # and what it takes to say so
 SOON = 3.0  # seconds: promised is one, and this machine may be busy
 ENDLESS = "[[tokens=4000 rate=20]]"
 LIMITS = {"QUEUE_RUNNING_PER_PERSON": "2", "QUEUE_WAITING_PER_PERSON": "10", "QUEUE_LENGTH": "500"}
@@ -147,7 +151,7 @@ def test_fifty_sends_within_a_second_reach_four_slots_one_at_a_time(
     start_web: StartWeb, start_worker: StartProcess
 ) -> None:
     with FakeLlama(slots=4) as server:
-        web = start_web(**LIMITS, ASGI_THREADS="8")
+        web = start_web(**LIMITS)
         start_worker(LLAMA_SERVERS=server.url, **LIMITS)
         people = [web.person(f"person{number}") for number in range(3)]
         wheres = [(person, new(f"person{number % 3}")) for number, person in enumerate(people * 17)][:50]
@@ -166,6 +170,19 @@ def test_fifty_sends_within_a_second_reach_four_slots_one_at_a_time(
 def outcome(person: Person, where: Conversation) -> tuple[int, requests.Response]:
     answer = person.say(where, "[[tokens=20 rate=100]]")
     return answer.status_code, answer
+
+
+def test_requests_that_wait_for_others_are_not_told_that_postgres_is_away(start_web: StartWeb) -> None:
+    web = start_web(DATABASE_POOL="4")
+    alice = web.person("alice")
+    wheres = [new("alice") for _ in range(8)]
+    with ThreadPoolExecutor(len(wheres)) as pool:
+        with transaction.atomic():
+            assert len(Conversation.objects.select_for_update(no_key=True)) == len(wheres)
+            answers = [pool.submit(outcome, alice, where) for where in wheres]
+            assert not wait(answers, POOL_WAITS, FIRST_COMPLETED).done
+            assert requests.get(f"{web.address}/healthz", timeout=SOON).status_code == 200
+        assert [answer.result()[0] for answer in answers] == [202] * len(wheres)
 
 
 class TestLongPrompt:
