@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Q
 
 from conversations import history, placeholders
 from conversations.models import Conversation, Generation
@@ -26,10 +25,14 @@ BURST, PER_SECOND = 6, 0.5  # of one person, from this process
 MOST_PEOPLE = 2_000  # whose hints are counted
 
 
+# Of a slot `s` of the conversation `c`: it is at work, or holds all there is to be read ahead of a question.
+_NOTHING_DUE = """(s.phase = 'busy' OR s.kv_of = c.id AND (
+    s.kv_outline IS NULL OR s.kv_outline->>'opened' = coalesce(c.leaf_id::text, '')))"""
+
 # Nobody is evicted and nobody waits for it: where nothing is to be gained, or somebody else needs the machine, nothing
 # is read. Where there is nothing to read yet no slot is taken either: a free one may hold what its last holder comes
 # back to. A file of its own is restored beside a turn, too: that takes milliseconds.
-_WHERE = """
+_WHERE = f"""
 SELECT wants.model, ARRAY(
   SELECT v.id FROM slots_server v
   WHERE v.id = ANY(%(servers)s) AND v.state = 'ready' AND v.grade <> 'one_at_a_time' AND wants.model IN ('', v.model)
@@ -37,18 +40,22 @@ SELECT wants.model, ARRAY(
     AND (NOT EXISTS (SELECT FROM slots_slot b WHERE b.server_id = v.id AND b.phase = 'busy' AND b.work = 'turn')
          OR v.parking = 'effective' AND EXISTS (
            SELECT FROM slots_park p WHERE p.server_id = v.id AND p.holder = c.id AND p.state = 'ready'
-             AND p.fingerprint = v.fingerprint)))
+             AND p.fingerprint = v.fingerprint)
+         AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND s.kv_of = c.id)))
 FROM conversations_conversation c CROSS JOIN LATERAL (
   SELECT coalesce(nullif(c.model, ''), (
     SELECT b.answered_by FROM conversations_generation b
     WHERE b.conversation_id = c.id AND b.started_at IS NOT NULL ORDER BY b.id DESC LIMIT 1), '')) wants (model)
 WHERE c.id = %(conversation)s AND c.owner_id = %(person)s AND c.deleted_at IS NULL
   AND (c.leaf_id IS NOT NULL OR c.system_prompt <> '')
-  AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND (s.phase = 'busy' OR s.kv_of = c.id))
+  AND NOT EXISTS (SELECT FROM slots_slot s WHERE s.holder = c.id AND {_NOTHING_DUE})
   AND NOT EXISTS (SELECT FROM conversations_generation g
                   WHERE g.status = 'queued' AND (g.model = '' OR c.model IN ('', g.model)))
   AND NOT EXISTS (SELECT FROM slots_slot s JOIN conversations_conversation o ON o.id = s.holder
                   WHERE s.phase = 'busy' AND s.work = 'prewarm' AND o.owner_id = c.owner_id)"""
+_DONE = f"""
+SELECT true FROM conversations_conversation c JOIN slots_slot s ON s.holder = c.id
+WHERE c.id = %(conversation)s AND {_NOTHING_DUE}"""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conversations.ahead', 0))"
 
 # Somebody else's turn on the same server or in its queue, or nobody's conversation any more: that of a preset's prompt,
@@ -97,6 +104,10 @@ class Tab:
         self._last = conversation, now
         return True
 
+    def sent(self) -> None:
+        """What is typed next is for another message."""
+        self._last = None, 0.0
+
 
 throttle = Throttle()
 
@@ -129,9 +140,9 @@ def acquire(worker: UUID, servers: Sequence[int], person: int, conversation: UUI
         return leases.acquire(conversation, worker, row[1], row[0], work=Slot.Work.PREWARM)
 
 
-def warm(conversation: UUID) -> bool:
-    """Whether its slot holds it, or it is being answered or read there."""
-    return Slot.objects.filter(Q(phase=Slot.Phase.BUSY) | Q(kv_of=conversation), holder=conversation).exists()
+def nothing_due(conversation: UUID) -> bool:
+    """Whether its slot holds all that can be read ahead, or it is being answered or read there."""
+    return statements.row(_DONE, {"conversation": conversation}) is not None
 
 
 def unwelcome(fences: Sequence[int]) -> set[int]:
@@ -143,12 +154,13 @@ def unwelcome(fences: Sequence[int]) -> set[int]:
 class Coming:
     """With what the next turn of a conversation begins, whatever is said then.
 
-    `messages` end with the newest answer, before there is one with the system prompt; `asked_tokens`: of the prompt
-    that this answered, where it was counted.
+    `messages` end with the newest answer, before there is one with the system prompt; `behind`: which message is shown
+    last, empty where there is none; `asked_tokens`: of the prompt that the answer was to, where it was counted.
     """
 
     params: dict[str, Any]
     messages: list[dict[str, str]]
+    behind: str = ""
     asked_tokens: int | None = None
 
 
@@ -165,7 +177,8 @@ def coming(conversation: UUID) -> Coming | None:
     # A question without an answer is joined with what is said next, and an answer without a text left out.
     while messages and messages[-1]["role"] != "system" and not _stays(messages[-1]):
         messages.pop()
-    return Coming(where.params, messages, _asked_tokens(where) if answered else None) if messages else None
+    tokens = _asked_tokens(where) if answered else None
+    return Coming(where.params, messages, str(where.leaf_id), tokens) if messages else None
 
 
 def _stays(message: dict[str, str]) -> bool:

@@ -181,6 +181,7 @@ class ChatConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             to_leaf="parent" not in fields, branch=fields.get("branch", True), session=self.session,
         )  # fmt: skip
         sent = await in_thread(send)()
+        self.tab.sent()
         if str(fields["conversation"]) in self.subscribed:
             self.following.begin(frames.generation(sent.generation))
             self.live_html.begin(sent.announcement["messages"][-1])

@@ -28,13 +28,15 @@ class Outline:
     """`prompt`: (digest, tokens of the prompt that ended there) of each message; `answer`: what followed it.
 
     `settings`: of what a person set that prompts are written by. None: not known. `held`: tokens of all that, where
-    more was read behind it, which is no part of the conversation.
+    more was read behind it, which is no part of the conversation. `opened`: the id of the message behind which there
+    is nothing more to be read before there is a question.
     """
 
     prompt: tuple[tuple[str, int | None], ...] = ()
     answer: str | None = None
     settings: str | None = None
     held: int | None = None
+    opened: str | None = None
 
     @classmethod
     def read(cls, noted: Any) -> Self:
@@ -42,15 +44,20 @@ class Outline:
         if not noted:
             return cls()
         prompt = tuple((digest, tokens) for digest, tokens in noted["prompt"])
-        return cls(prompt, noted["answer"], noted.get("settings"), noted.get("held"))
+        return cls(prompt, noted["answer"], noted.get("settings"), noted.get("held"), noted.get("opened"))
 
     def noted(self) -> dict[str, Any]:
-        behind = {} if self.held is None else {"held": self.held}
-        return {"prompt": self.prompt, "answer": self.answer, "settings": self.settings, **behind}
+        behind = {"held": self.held, "opened": self.opened}
+        told = {name: value for name, value in behind.items() if value is not None}
+        return {"prompt": self.prompt, "answer": self.answer, "settings": self.settings, **told}
 
     def in_front(self, held: int) -> Self:
         """The same of a cache that holds it in its first `held` tokens, and then something else."""
-        return replace(self, held=held if self.held is None else min(held, self.held))
+        return replace(self, held=held if self.held is None else min(held, self.held), opened=None)
+
+    def opened_behind(self, message: str) -> Self:
+        """The same, read up to the question that follows `message`."""
+        return replace(self, opened=message)
 
     def followed_by(
         self, asked: Messages, answer: Message, prompt_tokens: int | None, held: int, decided: Decided = NOTHING
@@ -102,6 +109,11 @@ class Outline:
         known = self._common(asked)
         following = asked[known : known + 1]
         return known + (known == len(self.prompt) > 0 and bool(following) and _digest(following[0]) == self.answer)
+
+    def ends_with(self, asked: Messages) -> bool:
+        """Whether the cache holds all of `asked`, and nothing of another version behind it."""
+        answered = self.answer is not None
+        return len(asked) == self.holds(asked) == len(self.prompt) + answered
 
     def promises(self, asked: Messages, decided: Decided = NOTHING) -> int:
         """How many tokens must be found again, at least, if the cache holds what was noted."""

@@ -41,12 +41,17 @@ def exactly(client: LlamaServer, asked: Mapping[str, Any]) -> int:
     except ServerRefused as error:
         if error.status not in NO_SUCH_ROUTE:
             raise
+    return len(written(client, asked))
+
+
+def written(client: LlamaServer, asked: Mapping[str, Any]) -> list[int]:
+    """The tokens of that prompt. Raises as `exactly` does."""
     prompt = client.told("/apply-template", asked).get("prompt")
-    written = {"content": str(prompt), "add_special": True, "parse_special": True}
-    tokens = client.told("/tokenize", written).get("tokens")
-    if not isinstance(prompt, str) or not isinstance(tokens, list):
+    text = {"content": str(prompt), "add_special": True, "parse_special": True}
+    tokens = client.told("/tokenize", text).get("tokens")
+    if not isinstance(prompt, str) or not isinstance(tokens, list) or not all(map(count, tokens)):
         raise ServerFailed("The model server does not say what tokens a prompt has.")
-    return len(tokens)
+    return tokens
 
 
 def _at_most(text: str) -> int:

@@ -6,6 +6,7 @@ start of the template.
 """
 
 import itertools
+from typing import Any
 
 import pytest
 import requests
@@ -59,6 +60,26 @@ def test_counting_rendering_and_tokenizing_agree_with_what_is_evaluated(server: 
     assert len(ids) == count
     assert server.post("/detokenize", {"tokens": ids}).json()["content"] == prompt
     assert server.chat(messages[1:], id_slot=0).progress[-1]["total"] == count
+
+
+def test_the_tokens_of_a_prompt_can_be_read_alone_and_are_found_again_by_what_goes_on_from_them(server: Server) -> None:
+    asked = [SYSTEM, user(words(4))]
+    answer = server.chat(asked, id_slot=0, max_tokens=4, temperature=0)
+    written = [[*asked, assistant(answer.text), user(question)] for question in ("A", "1")]
+    first, second = (tokens_of(server, messages) for messages in written)
+    opened = [
+        one for one, other in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    ]
+    read = server.post("/v1/completions", {"prompt": opened, "id_slot": 0, "max_tokens": 1, "temperature": 0}).json()
+    assert read["usage"]["prompt_tokens"] == len(opened) == server.slot(0)["n_prompt_tokens"]
+    again = server.chat(written[0], id_slot=0, max_tokens=1)
+    assert again.progress[0]["cache"] == len(opened)
+
+
+def tokens_of(server: Server, messages: list[dict[str, Any]]) -> list[int]:
+    prompt = server.post("/apply-template", {"messages": messages}).json()["prompt"]
+    said = server.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True}).json()
+    return list(said["tokens"])
 
 
 def test_what_is_continued_is_counted_as_it_is_evaluated_and_counting_touches_no_slot(

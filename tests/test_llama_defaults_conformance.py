@@ -41,7 +41,7 @@ def ram_cache(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(running.url)
 
 
-def raw(server: Server, prompt: str, slot: int) -> list[dict[str, Any]]:
+def raw(server: Server, prompt: str | list[int], slot: int) -> list[dict[str, Any]]:
     """The events of one raw completion of one token, without the [DONE] that must be the last."""
     body = {
         "prompt": prompt, "id_slot": slot, "max_tokens": 1, "temperature": 0, "stream": True, "return_progress": True,

@@ -67,3 +67,18 @@ def test_what_the_template_is_told_beside_the_messages_is_a_setting_where_it_wri
     assert told.cause(asked, 8, HELD) == "settings"
     before = Outline.read({"prompt": SECOND_TURN.prompt, "answer": SECOND_TURN.answer})  # from before it was noted
     assert before.cause(asked, 8, HELD, {"reasoning_effort": "high"}) == "cache_lost"
+
+
+def test_it_ends_with_what_is_shown_only_where_nothing_of_another_version_is_behind_it() -> None:
+    assert SECOND_TURN.ends_with([SYSTEM, FIRST, SAID, LAST, AGAIN])
+    assert FIRST_TURN.ends_with([SYSTEM, FIRST, SAID])
+    assert Outline().followed_by([SYSTEM], SAID | {"content": ""}, 20, 20).ends_with([SYSTEM])
+    for other in ([SYSTEM, FIRST, SAID], [SYSTEM, FIRST, SAID, LAST], [SYSTEM, FIRST, SAID, LAST, SAID]):
+        assert not SECOND_TURN.ends_with(other)
+
+
+def test_that_a_question_is_opened_is_noted_until_something_else_is_read() -> None:
+    opened = FIRST_TURN.opened_behind("a message")
+    assert Outline.read(opened.noted()) == opened
+    assert opened.in_front(150).opened is None
+    assert opened.followed_by([SYSTEM, FIRST, SAID, LAST], AGAIN, 180, HELD) == SECOND_TURN

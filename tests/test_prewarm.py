@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,12 @@ def lose(where: Conversation) -> None:
 
 
 def read_ahead(server: FakeLlama) -> list[Record]:
-    return [record for record in server.requests if record.body.get("max_tokens") == 1]
+    """What was sent beside turns: tokens, of which a probe's canaries have none but words."""
+    return [record for record in server.journal.raw if isinstance(record.body["prompt"], list)]
+
+
+def prompt_of(record: Record, server: FakeLlama) -> str:
+    return str(LlamaServer(server.url).told("/detokenize", {"tokens": record.body["prompt"]})["content"])
 
 
 def is_warm(where: Conversation) -> bool:
@@ -207,12 +213,11 @@ def test_the_next_turn_finds_all_of_it_and_nothing_of_it_is_seen(
     ahead.hint(where.owner_id, where.pk)
     eventually(lambda: is_warm(where))
     (sent,) = read_ahead(fake_llama)
-    assert sent.body["cache_prompt"] is False
-    assert (sent.messages[-1]["content"], sent.predicted_n) == (warm.text, 1)
+    assert (sent.body["cache_prompt"], sent.predicted_n) == (False, 1)
+    assert prompt_of(sent, fake_llama).endswith(f"{warm.text}<|im_end|>\n<|im_start|>user\n")
     again = answered(where, "And then?")
-    assert (figure(again, "prompt_n"), figure(again, "replay_cause")) == (figure(warm, "prompt_n"), None)
+    assert (figure(again, "cache_n"), figure(again, "replay_cause")) == (len(sent.body["prompt"]), None)
     assert again.text == warm.text
-    ahead.hint(where.owner_id, where.pk)  # it is warm: nothing is to be done
 
     new = factories.conversation(system_prompt="Be brief. " * 100)
     ahead.hint(new.owner_id, new.pk)
@@ -223,20 +228,68 @@ def test_the_next_turn_finds_all_of_it_and_nothing_of_it_is_seen(
     assert "isolation" not in worker.output().lower()
 
 
+def opened(where: Conversation) -> bool:
+    """Whether its slot is idle, and there is nothing more to be read before its next question."""
+    return ahead.nothing_due(where.pk) and Slot.objects.filter(phase="idle", holder=where.pk).exists()
+
+
+@pytest.mark.parametrize("goes_back", [True, False])
 @pytest.mark.django_db(transaction=True)
-def test_a_template_that_raises_on_a_system_prompt_alone_costs_nobody_a_slot(
+def test_on_its_own_warm_slot_even_the_next_question_is_opened_once(
+    start_worker: StartProcess, *, goes_back: bool
+) -> None:
+    with FakeLlama(slots=1, goes_back=goes_back) as server:
+        start_worker(LLAMA_SERVERS=server.url)
+        where = factories.conversation(system_prompt="Be brief.")
+        answered(where, LONG)
+        for turn in range(1, 3):
+            held = Slot.objects.get().kv_tokens
+            assert not opened(where)
+            for _ in range(2):
+                ahead.hint(where.owner_id, where.pk)
+                eventually(partial(opened, where))
+            *_, sent = read_ahead(server)
+            assert len(read_ahead(server)) == turn
+            assert sent.body["cache_prompt"] is True
+            assert (sent.cache_n, sent.predicted_n) == (held, 1)
+            assert prompt_of(sent, server).endswith("<|im_end|>\n<|im_start|>user\n")
+            again = answered(where, "And then?")
+            assert (figure(again, "cache_n"), figure(again, "replay_cause")) == (len(sent.body["prompt"]), None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slot_that_holds_another_version_is_left_as_it_is(fake_llama: FakeLlama, start_worker: StartProcess) -> None:
+    start_worker(LLAMA_SERVERS=fake_llama.url)
+    where = factories.conversation()
+    first = answered(where, LONG)
+    answered(where, "And then?")
+    before = Slot.objects.get(holder=where.pk)
+    Conversation.objects.filter(pk=where.pk).update(leaf=first.message)
+    ahead.hint(where.owner_id, where.pk)
+    eventually(partial(opened, where))
+    after = Slot.objects.get(holder=where.pk)
+    assert (after.kv_tokens, after.kv_task) == (before.kv_tokens, before.kv_task)
+    assert read_ahead(fake_llama) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_does_not_tell_its_tokens_costs_nobody_a_slot(
     fake_llama: FakeLlama, start_worker: StartProcess
 ) -> None:
     start_worker(LLAMA_SERVERS=fake_llama.url)
-    eventually(lambda: Server.objects.filter(state="ready").exists(), 30)
-    fake_llama.script(Script(fault="500", times=1))
-    where = promising()
-    ahead.hint(where.owner_id, where.pk)
-    ends = PastLease.objects.filter(work="prewarm")
+    warm, cold = factories.conversation(), promising("bob")
+    view = answered(warm, "Hello")
+    fake_llama.set(tokenizer=False)
+    ahead.hint(cold.owner_id, cold.pk)
+    ends = PastLease.objects.filter(work="prewarm", holder=cold.pk)
     eventually(ends.exists, what="it to be given up")
     assert ends.get().ended_by == "work_done"
-    assert Slot.objects.get(holder=where.pk).kv_of is None
-    assert len(read_ahead(fake_llama)) == 1
+    assert Slot.objects.get(holder=cold.pk).kv_of is None
+    ahead.hint(warm.owner_id, warm.pk)
+    eventually(partial(opened, warm))
+    assert read_ahead(fake_llama) == []
+    again = answered(warm, "And then?")
+    assert figure(again, "cache_n") >= figure(view, "prompt_n")
 
 
 @pytest.mark.django_db(transaction=True)

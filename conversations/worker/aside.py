@@ -9,17 +9,18 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from django.db import connection
 
 from chatbackend.postgresql import AWAY
 from conversations import asking, turns
-from conversations.outline import Messages, Outline
+from conversations.outline import Decided, Messages, Outline
 from conversations.parameters import THINKING
 from conversations.worker.storage import persist
 from conversations.worker.verifying import Cache
-from slots import control_tokens, leases, servers
+from slots import control_tokens, counting, leases, servers
 from slots.client import CHAT, LlamaServer, ServerError, ServerFailed, ServerRefused, Stream, StreamBroken
 from slots.grants import Grant, LeaseLost
 from slots.isolation import IsolationBroken
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 Params = Mapping[str, Any]
 Figures = tuple[int | None, int | None]
 
+COMPLETIONS = "/v1/completions"
+# They begin differently, also where a tokenizer joins what a template ends with to what follows.
+QUESTIONS = ("A", "1", " b", "\n.")
 NO_ANSWER = {"role": "assistant", "content": ""}
 UNKNOWN: Figures = (None, None)
 
@@ -125,9 +129,26 @@ class Aside:
         body = asking.body(
             known.neutral([dict(one) for one in messages]), params, 0, self.grant.id_slot, reuse, decided
         )
-        if messages[-1]["role"] == "system":
-            body["add_generation_prompt"] = False  # what a person says comes next, and no answer
         return self._send(client, body)
+
+    def _read_to_question(self, client: LlamaServer, messages: Messages, decided: Decided, reuse: bool) -> Heard:
+        """Read what every prompt begins with that goes on from `messages` with a question, and no token more.
+
+        That the question is opened belongs to it. One token is asked for, which is dropped and never enters the cache:
+        so the next turn takes nothing back, which some models cannot. Raises what `_ask` does.
+        """
+        known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
+        asked = (known.neutral([*map(dict, messages), {"role": "user", "content": words}]) for words in QUESTIONS)
+        written = [counting.written(client, asking.prompt(one, decided)) for one in asked]
+        prompt = [each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*written, strict=False))]
+        if not prompt:
+            raise ServerRefused("The template writes nothing in front of a question.")
+        self._cache.asks(messages, decided)
+        body = {
+            "prompt": prompt, "id_slot": self.grant.id_slot, "max_tokens": 1, "temperature": 0, "stream": True,
+            "return_progress": True, "cache_prompt": reuse,
+        }  # fmt: skip
+        return self._send(client, body, COMPLETIONS)
 
     def _send(self, client: LlamaServer, body: dict[str, Any], path: str = CHAT) -> Heard:
         self._check()

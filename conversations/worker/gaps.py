@@ -137,7 +137,7 @@ class Gaps(threading.Thread):
 
     def _granted(self, person: int, wish: Wish) -> bool:
         """Whether there is nothing more to be done about it."""
-        if time.monotonic() > wish.until or ahead.warm(wish.conversation):
+        if time.monotonic() > wish.until or ahead.nothing_due(wish.conversation):
             return True
         reachable = self._watch.reachable
         grant = ahead.acquire(self._worker, reachable, person, wish.conversation) if reachable else None

@@ -1,7 +1,6 @@
 """A preset's prompt is read alone on a slot that nobody uses, and parked for those who begin with it."""
 
 import logging
-import os.path
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from conversations.outline import Outline
 from conversations.prefixes import Prefix
 from conversations.worker.aside import NO_ANSWER, Aside, GaveWay
 from conversations.worker.storage import persist
-from slots import control_tokens, leases, parked, parking, servers
+from slots import leases, parked, parking, servers
 from slots.client import LlamaServer, ServerRefused
 from slots.grants import Former, Grant
 from slots.models import Server, Slot
@@ -20,9 +19,6 @@ from slots.renewal import Renewal
 from slots.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-# Two questions that begin differently: what is before them in both prompts is what every conversation begins with.
-QUESTIONS = ("A", "B")
 
 
 def keeping(servers: Sequence[int]) -> list[Server]:
@@ -71,13 +67,7 @@ class PresetPrompt(Aside):
 
     def _park(self, client: LlamaServer) -> None:
         decided = asking.decided(self._prefix.params, self._server.switches)
-        alone = self._alone(client, decided)
-        self._cache.asks([self._system], decided)
-        body = {
-            "prompt": alone, "id_slot": self.grant.id_slot, "max_tokens": 1, "temperature": 0, "stream": True,
-            "return_progress": True, "cache_prompt": False,
-        }  # fmt: skip
-        self._send(client, body, "/v1/completions")
+        self._read_to_question(client, [self._system], decided, reuse=False)
         tokens, task = servers.wait_until_quiet(client, self.grant.id_slot)
         if not tokens:
             return
@@ -87,10 +77,3 @@ class PresetPrompt(Aside):
     def _save(self, client: LlamaServer, cache: Former) -> None:
         if learned := parking.park(client, self._held, cache, persist):
             persist(lambda: parking.learn(self._server.pk, self._server.boot, learned))
-
-    def _alone(self, client: LlamaServer, decided: dict[str, object]) -> str:
-        """What the template writes before any question."""
-        known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
-        asked = [known.neutral([self._system, {"role": "user", "content": words}]) for words in QUESTIONS]
-        written = [client.told("/apply-template", asking.prompt(one, decided)).get("prompt") for one in asked]
-        return os.path.commonprefix([str(prompt) for prompt in written])  # noqa: RUF071  characters, no paths

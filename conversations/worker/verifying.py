@@ -86,6 +86,11 @@ class Cache:
         return reuse
 
     @property
+    def own(self) -> bool:
+        """Whether what the slot held when it was looked at is known to be this conversation's."""
+        return self._ours
+
+    @property
     def former(self) -> Former | None:
         """Whose cache the slot still holds, as it was recorded."""
         former = self._grant.former

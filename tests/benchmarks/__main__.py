@@ -1,6 +1,6 @@
 """`make bench`, or python -m tests.benchmarks [--quick] [--json FILE]: one table, and JSON beside it.
 
-Starts the product as `make up` does, in a folder of its own, and stops it again. About ten minutes; --quick, a
+Starts the product as `make up` does, in a folder of its own, and stops it again. About a quarter of an hour; --quick, a
 minute, says only that it works.
 """
 

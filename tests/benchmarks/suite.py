@@ -21,7 +21,9 @@ def run(up: Up, *, quick: bool) -> list[Row]:
     straight = [Straight(server.url, server.api_key, number) for number in range(server.total_slots or 0)]
     rows = _returning(up, person, server, QUICK if quick else returning.Size())
     rows += first_token.measure(person, straight[-1], pairs=15 if quick else 150)
-    rows += throughput.measure(person, straight, *((1, 24) if quick else (5, 96)))
+    typing = 0.5 if quick else first_token.TYPING_SECONDS
+    rows += first_token.measure(person, straight[-1], pairs=5 if quick else 100, typing=typing)
+    rows += throughput.measure(person, straight, *((1, 24) if quick else (3, 256)))
     rows += refusal.measure(person, fill=500, tries=10 if quick else 60, at_once=50)
     rows += leasing.measure(seconds=0.3 if quick else 1.5, rounds=1 if quick else 4)
     return rows

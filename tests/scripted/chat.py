@@ -98,20 +98,28 @@ def generation(
 
 async def complete(backend: "Backend", request: Request, connection: Connection) -> None:
     try:
-        body = request.json()
+        asked = request.json()
+        body = _worded(asked, backend.vocabulary)
         # Scripts are for what people say; a raw prompt is answered with default words.
-        script = Script() if "prompt" in body else backend.scripts.choose(body)
+        script = backend.scripts.reading(body["prompt"]) if "prompt" in body else backend.scripts.choose(body)
         run, partial = generation(body, script, backend.template, backend.options.weights)
     except (ValueError, BadRequest) as error:
         connection.error(400, str(error), "invalid_request_error")
         return
     stream_id = request.headers.get("x-conversation-id") if body.get("stream") is True else None
     pinned = run.id_slot % len(backend.engine.slots) if run.id_slot != -1 else -1
-    record = backend.journal.arrived(body, stream_id, pinned)
+    record = backend.journal.arrived(asked, stream_id, pinned)
     if await refused(script, connection):
         backend.journal.ended(record, "refused")
         return
     await Delivery(backend, connection, run, record, body, partial).deliver()
+
+
+def _worded(body: dict[str, Any], vocabulary: tokens.Vocabulary) -> dict[str, Any]:
+    """A raw prompt may be text or the numbers of its tokens."""
+    if isinstance(body.get("prompt"), list):
+        return {**body, "prompt": vocabulary.text(body["prompt"])}
+    return body
 
 
 async def refused(script: Script, connection: Connection) -> bool:

@@ -107,6 +107,11 @@ class Scripts:
                 return script
         return Script()
 
+    def reading(self, prompt: str) -> Script:
+        """How fast a raw prompt is read: as what a script says of those that contain its `match`."""
+        speeds = (one.prefill for one in self._sources if isinstance(one, Script) and one.match in prompt and one.match)
+        return Script(prefill=next(filter(None, speeds), None))
+
     def _applied(self, index: int, source: ScriptSource, body: Mapping[str, Any], asked: str) -> Script | None:
         if not isinstance(source, Script):
             return source(body)
