@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from chatbackend import failures, health
+from chatbackend.apps import load_admin
 
 handler400 = "chatbackend.failures.bad_request"
 handler403 = "chatbackend.failures.forbidden"
@@ -17,6 +18,8 @@ NOT_OFFERED = (
     r"^_allauth/(?:app|browser)/v1/"
     r"(?:account/(?:email|phone)|auth/(?:code|email|phone|reauthenticate/code|password)|tokens)\b"
 )
+
+load_admin()
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("conversations.pages.urls")),
