@@ -30,6 +30,9 @@ class BoundedHandler(ASGIHandler):
             return await self._said(request)
 
     async def _said(self, request: HttpRequest) -> HttpResponseBase:
-        response: HttpResponseBase = await super().run_get_response(request)
-        await sync_to_async(close_old_connections)()
-        return response
+        try:
+            response: HttpResponseBase = await super().run_get_response(request)
+            return response
+        finally:
+            # Also when the client has gone: the request's thread goes on with what it does, and first has to be done.
+            await asyncio.shield(asyncio.ensure_future(sync_to_async(close_old_connections)()))

@@ -84,10 +84,10 @@ AUTH_USER_MODEL = "accounts.User"
 
 # After an outage the pool would try again ever more seldom, minutes apart; one that gave up tries on the next request.
 # In a web process half of it is for the requests that are handled at once, half for the threads of websockets and
-# streams: whoever is at work has a connection, and who waits does not wait for the pool.
+# streams, and two are for who sends long files: whoever is at work has a connection, and who waits, waits for no pool.
 DATABASE_POOL = environment.whole("DATABASE_POOL", 16, 4, 500)
-REQUESTS_AT_ONCE = DATABASE_POOL // 2
-ASYNC_THREADS = DATABASE_POOL - REQUESTS_AT_ONCE
+REQUESTS_AT_ONCE = DATABASE_POOL // 2 - 1
+ASYNC_THREADS = DATABASE_POOL - 2 - REQUESTS_AT_ONCE
 DATABASES = {
     "default": {
         **environment.database(SOCKET_DIR),

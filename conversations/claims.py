@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from chatbackend.postgresql import AWAY
 from slots import causes, leases, statements
 from slots.grants import Grant
 
@@ -83,10 +84,14 @@ def begin_alone(worker: uuid.UUID, servers: Sequence[int], head: str, moved: str
     if found is None:
         return None
     grant, generation, *row = found
-    return replace(_claim(grant, generation, tuple(row)), others_wait=False)
+    try:
+        claim = _claim(grant, generation, tuple(row))
+    except AWAY:  # it is ours by now, and goes on
+        claim = _claim(grant, generation, tuple(row), cause="cache_lost")
+    return replace(claim, others_wait=False)
 
 
-def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:
+def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...], cause: str | None = None) -> Claim:
     conversation, message, attempt, queue_ms, seq, tokens, *stream, text_length, reasoning_length, before, prompt = row
     began = attempt > 1 or before or seq > 0
     cold = began and not (grant.warm or grant.taken_over)
@@ -103,6 +108,6 @@ def _claim(grant: Grant, generation: uuid.UUID, row: tuple[Any, ...]) -> Claim:
         text_length=text_length,
         reasoning_length=reasoning_length,
         queue_ms=queue_ms,
-        replay_cause=causes.why_cold(conversation, grant.server) if cold else None,
+        replay_cause=(cause or causes.why_cold(conversation, grant.server)) if cold else None,
         prompt_before=prompt,
     )

@@ -24,8 +24,12 @@ SPARING_SECONDS = 1.0
 FAITHFUL_SECONDS = 30.0  # for which a conversation without a model of its own waits for the one that answered it last
 UNKNOWN_WAIT = 30  # seconds after which to try again while nothing can be estimated
 
+# For which a claim waits for somebody's row: everybody's would wait with it, and it is made again soon.
+PATIENCE = "2s"
+
 _LOCK = """
 SELECT set_config('idle_in_transaction_session_timeout', %(paused)s, true),
+       set_config('lock_timeout', %(patience)s, true),
        pg_advisory_xact_lock(hashtextextended('conversations.queue', 0))"""
 
 # A CTE: the only one who waits, and never began, if its person may have one more answer written. It says nothing while
@@ -38,6 +42,7 @@ head AS MATERIALIZED (
     AND NOT EXISTS (SELECT FROM conversations_generation other WHERE other.status = 'queued' AND other.id <> g.id)
     AND %(share)s > (SELECT count(*) FILTER (WHERE owner_id = g.owner_id) FROM conversations_generation
                      WHERE status = 'running')
+    AND set_config('lock_timeout', %(patience)s, true) = %(patience)s
     AND pg_try_advisory_xact_lock(hashtextextended('conversations.queue', 0))
   FOR NO KEY UPDATE OF g SKIP LOCKED)"""
 
@@ -90,8 +95,11 @@ def admit(person: int) -> None:
 
 
 def lock() -> None:
-    """To the end of the transaction nobody else changes who is served; Postgres ends it when we are paused within."""
-    statements.rows(_LOCK, {"paused": leases.PAUSED})
+    """To the end of the transaction nobody else changes who is served.
+
+    Postgres ends it when we are paused within, or have to wait for anybody longer than PATIENCE (OperationalError).
+    """
+    statements.rows(_LOCK, {"paused": leases.PAUSED, "patience": PATIENCE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from conversations import access, at_once, branches, errors, queue, titles, turn
 from conversations.models import Conversation, Generation, Message
 from conversations.signing_in import SignedIn
 from conversations.wishes import Wish
+from slots import leases
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def _begin(wish: Wish, ask: Callable[[Conversation], Message]) -> Turn:
     """
     try:
         with transaction.atomic():
+            leases.end_if_paused()
             # The row lock makes two turns of one conversation one after the other.
             rows = Conversation.objects.select_for_update(of=("self",), no_key=True)
             where = rows.filter(pk=wish.conversation, owner=wish.owner, deleted_at=None).first()

@@ -18,7 +18,8 @@ class SignedIn:
         """Ask whose it is. Raises NotSignedIn; also when it has become another person's."""
         before = self._person
         self.seen = sessions.seen(self.key, before.pk) if before else None
-        self._person = self.seen.person if self.seen else sessions.person_of(self.key)
-        if self._person is None or (before and self._person != before):
+        person = self.seen.person if self.seen else sessions.person_of(self.key)
+        if person is None or (before and person != before):
             raise errors.NotSignedIn("This session is unknown or has ended: sign in again.")
-        return self._person
+        self._person = person
+        return person

@@ -116,7 +116,7 @@ def claim(worker: uuid.UUID, servers: Sequence[int]) -> Claim | None:
     Mostly there is but one, and it goes on in its own slot: that is had in one statement.
     """
     share = settings.QUEUE_RUNNING_PER_PERSON
-    alone = claims.begin_alone(worker, servers, queue.ALONE, _BEGIN_LEASED, share=share)
+    alone = claims.begin_alone(worker, servers, queue.ALONE, _BEGIN_LEASED, share=share, patience=queue.PATIENCE)
     return alone or _first_in_line(worker, servers)
 
 

@@ -117,9 +117,11 @@ def _first(texts: Sequence[str], about: dict[str, Any]) -> tuple[Any, ...] | Non
 
 def _granted(row: tuple[Any, ...], holder: uuid.UUID, asked_at: float, work: Slot.Work) -> Grant:
     slot, server, id_slot, fence, stream_id, preempted, in_ram, *held = row
-    grant = Grant(slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at)
-    yields = work != Slot.Work.TURN
-    return replace(grant, parks_in_ram=in_ram, preempted=preempted, yields=yields).with_cache(*held)
+    grant = Grant(
+        slot, server, id_slot, fence, holder, stream_id, False, None, None, asked_at,
+        parks_in_ram=in_ram, preempted=preempted, yields=work != Slot.Work.TURN,
+    )  # fmt: skip
+    return grant.with_cache(*held)
 
 
 def holds(holder: uuid.UUID) -> bool:

@@ -22,20 +22,22 @@ def rows(sql: str, about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """
     with _cursor() as cursor:
         cursor.execute(sql, about)
-        return cursor.fetchall() if cursor.description else []
+        found: list[tuple[Any, ...]] = cursor.cursor.found()
+    return found
 
 
 def batch(*steps: Step) -> list[Rows]:
     """What each of `steps` returns: sent together, and done in one transaction.
 
-    All take effect or none; each sees what was committed when it began, as by itself. Not inside of a transaction.
+    All take effect or none; each sees what was committed when it began, as by itself. Not inside of a transaction. What
+    cannot even be sent ends those before it as done: only the last one may change anything.
     """
     cursors = [_cursor() for _ in steps]
     raw: Any = connection.connection
     with connection.wrap_database_errors, raw.pipeline():
         for cursor, (sql, about) in zip(cursors, steps, strict=True):
             cursor.execute(sql, about)
-    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    return [cursor.cursor.found() for cursor in cursors]
 
 
 def row(sql: str, about: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -53,3 +55,7 @@ def _cursor() -> CursorWrapper:
 class _Prepared(psycopg.Cursor[tuple[Any, ...]]):
     def execute(self, query: Any, params: Any = None, **_: Any) -> "_Prepared":
         return super().execute(query, params, prepare=True)
+
+    def found(self) -> list[tuple[Any, ...]]:
+        """All rows. Whether there are any says the result: a `description` would be made of every column for it."""
+        return self.fetchall() if self.pgresult and self.pgresult.nfields else []

@@ -1,9 +1,11 @@
-"""Several statements in one round trip (`slots.statements.batch`)."""
+"""Prepared statements, and several of them in one round trip (`slots.statements`)."""
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from slots import statements
+from conversations import turns
+from slots import leases, statements
 from slots.models import Server
 from tests import factories
 
@@ -43,3 +45,26 @@ def test_of_a_connection_that_breaks_off_in_between_nothing_is_left() -> None:
         statements.batch((RENAME, {"server": server.pk, "model": "other"}), (END, {}), (COUNT, {}))
     connection.close()
     assert Server.objects.get(pk=server.pk).model == server.model
+
+
+def test_what_is_in_front_of_a_first_token_is_short_enough_that_psycopg_reads_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    execute = statements._Prepared.execute
+
+    def noted(cursor: statements._Prepared, query: str, *more: object, **named: object) -> statements._Prepared:
+        said.append(query)
+        return execute(cursor, query, *more, **named)
+
+    monkeypatch.setattr(statements._Prepared, "execute", noted)
+    where = factories.conversation()
+    factories.idle(factories.server(), where.pk)
+    factories.sent(where)
+    factories.sent(where=factories.conversation())
+    for _ in range(2):
+        claim = turns.claim(factories.WORKER, list(Server.objects.values_list("pk", flat=True)))
+        assert claim
+        leases.release(claim.grant, 1, 1)
+    assert len(set(said)) > 5
+    assert max(map(len, said)) <= MAX_CACHED_STATEMENT_LENGTH

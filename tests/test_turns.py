@@ -2,9 +2,10 @@
 
 import threading
 import uuid
+from contextlib import closing
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from chatbackend.postgresql import AWAY
 from conversations import errors, history, queue, sending, turns
@@ -297,6 +298,27 @@ def test_a_worker_that_is_paused_while_it_claims_does_not_stop_the_queue(monkeyp
         sleeping.join()
         connection.close()
     assert "idle-in-transaction" in ended[0]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.django_db(transaction=True)
+def test_who_holds_a_person_s_row_holds_up_no_queue(monkeypatch: pytest.MonkeyPatch, *, keeps: bool) -> None:
+    monkeypatch.setattr(queue, "PATIENCE", "100ms")
+    server = factories.server()
+    where = factories.conversation()
+    if keeps:
+        factories.idle(server, where.pk)
+    factories.sent(where)
+    with closing(connections.create_connection("default")) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN; SELECT FROM conversations_person FOR UPDATE")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            turns.claim(WORKER, [server.pk])
+        assert not Slot.objects.filter(phase="busy").exists()
+        cursor.execute("ROLLBACK")
+    assert turns.claim(WORKER, [server.pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
 
 
 def test_a_take_over_goes_on_from_the_stored_byte_of_the_same_stream() -> None:

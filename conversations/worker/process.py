@@ -76,6 +76,8 @@ class Worker:
             run.thread.start()
 
     def _hint(self, news: str) -> None:
+        if self._stopped.is_set():
+            return
         self._dispatcher.wake()
         if news == turns.QUEUED:
             self._looks.begin(self._watch.servers)
