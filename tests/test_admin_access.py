@@ -14,6 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 from chatbackend.accounts import invites
 from chatbackend.accounts.models import Invite, User
 from chatbackend.accounts.rights import RIGHTS
+from chatbackend.apps import load_admin
 from conversations.models import Conversation, Preset
 from slots.models import Park, PastLease, Server, Slot
 from tests import factories
@@ -49,6 +50,7 @@ def addresses() -> list[str]:
 
 
 def test_only_what_is_ours_is_in_the_admin() -> None:
+    load_admin()
     assert set(site._registry) == set(LISTS)
 
 
