@@ -102,7 +102,7 @@ WITH pick AS (
   SELECT s.*, greatest(s.since, clock_timestamp()) AS cut FROM slots_slot s JOIN slots_server v ON v.id = s.server_id
   LEFT JOIN ({_LOADS}) loads ON loads.server_id = v.id
   LEFT JOIN slots_park mine ON mine.holder = %(holder)s AND {_MINE} AND {_PARKS}
-  LEFT JOIN slots_park theirs ON theirs.holder = s.holder AND {_THEIRS} AND theirs.tokens >= s.kv_tokens
+  LEFT JOIN slots_park theirs ON theirs.holder = s.holder AND {_THEIRS} AND theirs.saved_at >= s.used_at
   WHERE {_SERVES} AND s.condition = 'ready' AND {{may_have}}
     AND NOT EXISTS (SELECT FROM slots_slot o WHERE o.holder = %(holder)s)
   ORDER BY {_KIND},

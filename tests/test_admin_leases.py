@@ -10,6 +10,7 @@ from django.urls import reverse
 from conversations import prefixes, turns
 from conversations.models import Conversation, Generation, Message
 from slots import leases
+from slots.admin import reading
 from slots.models import Park, PastLease, Server, Slot
 from tests import factories
 from tests.administrators import administrator, furnish, lease_on, messages, page, signed_in, staff
@@ -263,7 +264,7 @@ def test_the_history_is_filtered_by_cause_day_server_and_holder_without_counting
 
 
 def test_a_long_history_is_counted_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slots.admin.reading.MOST_COUNTED", 3)
+    monkeypatch.setattr(reading, "MOST_COUNTED", 3)
     server = factories.server(1)
     for _ in range(5):
         factories.idle(server)

@@ -32,10 +32,10 @@ def serving(*sizes: int, parking: str = "effective") -> tuple[Server, ...]:
     return made
 
 
-def parked(on: Server, holder: uuid.UUID, tokens: int = 100) -> None:
+def parked(on: Server, holder: uuid.UUID, tokens: int = 100, seconds_ago: float = 0) -> None:
     Park.objects.create(
         server=on, number=Park.objects.count(), name=str(holder), state="ready", holder=holder, tokens=tokens,
-        saved_at=Now(), fingerprint="same",
+        saved_at=factories.ago(seconds_ago), fingerprint="same",
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ class TestTheVictim:
         (server,) = servers = serving(3)
         saved, unsaved, outgrown = idle(server, 900), idle(server, 90), idle(server, 90)
         parked(server, saved.holder, tokens=900)
-        parked(server, outgrown.holder, tokens=80)  # there is more in the slot by now
+        parked(server, outgrown.holder, seconds_ago=20)  # it was used since
         factories.age(outgrown.slot, 1)
         assert [got(servers).slot for _ in range(3)] == [saved.slot, outgrown.slot, unsaved.slot]
 
