@@ -16,7 +16,7 @@ test:
 	$(VENV_DEV)/bin/python -m ruff check .
 	$(VENV_DEV)/bin/python -m ruff format --check .
 	$(VENV_DEV)/bin/python -m mypy --num-workers 2
-	$(VENV_DEV)/bin/python -m pytest -n 2 --dist loadgroup
+	$(VENV_DEV)/bin/python -m pytest -n 3 --dist loadgroup
 
 # Tells nothing on a busy machine. ARGS=--quick: half a minute, to see that it works.
 bench:
