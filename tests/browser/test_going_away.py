@@ -75,7 +75,7 @@ def test_a_proxy_that_cuts_what_is_idle_while_a_long_prompt_is_read(site: Site) 
     cut: list[bytes] = []
     site.of_slots(1, batch=4096).worker(LLAMA_SILENCE="30")
     alice = site.behind(partial(impatient, seconds=5, cut=cut)).person().connected()
-    alice.say("[[prefill=200 text='Read.']] " + "word " * 1900)  # nothing comes of that for almost ten seconds
+    alice.say("[[prefill=160 text='Read.']] " + "word " * 1500)  # nothing comes of that for almost ten seconds
     expect(alice.text).to_have_text("Read.")
     assert not [asked for asked in cut if asked.startswith(b"GET /ws/")]
 
