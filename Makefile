@@ -18,7 +18,7 @@ test:
 	$(VENV_DEV)/bin/python -m mypy --num-workers 2
 	$(VENV_DEV)/bin/python -m pytest -n 3 --dist loadgroup
 
-# Tells nothing on a busy machine. ARGS=--quick: half a minute, to see that it works.
+# Tells nothing on a busy machine. ARGS=--quick: a minute, to see that it works.
 bench:
 	@sh ./install.sh $(VENV_DEV) requirements-dev.lock "$(PYTHON)"
 	$(VENV_DEV)/bin/python -m tests.benchmarks $(ARGS)

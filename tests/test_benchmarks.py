@@ -28,6 +28,7 @@ def test_all_of_it_runs_on_the_scripted_server(start_web: StartWeb, start_worker
         asked = [(record.slot, record.predicted_n) for record in fake.requests if record.predicted_n != 1]
         assert asked[:6] == [(0, first_token.TOKENS), (1, first_token.TOKENS)] * 3
         assert sorted(asked[6:]) == [(0, 10), (0, 10), (1, 10), (1, 10)]
+        rows += first_token.measure(person, straight[1], pairs=1, typing=0.01)
         rows += refusal.measure(person, fill=3, tries=2, at_once=2)
     rows += leasing.measure(threads=3, sizes=(2, 4), seconds=0.05, rounds=1)
     assert PastLease.objects.filter(slot__server__model="benchmark", phase="busy").count() > 3

@@ -24,7 +24,7 @@ POOL_OF_UP = "30"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="half a minute, figures of no worth")
+    parser.add_argument("--quick", action="store_true", help="a minute, figures of no worth")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", help="where the figures go")
     wished = parser.parse_args(arguments)
     began, before = time.monotonic(), os.getloadavg()[0]
