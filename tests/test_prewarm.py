@@ -272,14 +272,15 @@ def test_a_slot_that_holds_another_version_is_left_as_it_is(fake_llama: FakeLlam
     assert read_ahead(fake_llama) == []
 
 
+@pytest.mark.parametrize("tokenizer", [False, "broken"])
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_does_not_tell_its_tokens_costs_nobody_a_slot(
-    fake_llama: FakeLlama, start_worker: StartProcess
+    fake_llama: FakeLlama, start_worker: StartProcess, tokenizer: bool | str
 ) -> None:
     start_worker(LLAMA_SERVERS=fake_llama.url)
     warm, cold = factories.conversation(), promising("bob")
     view = answered(warm, "Hello")
-    fake_llama.set(tokenizer=False)
+    fake_llama.set(tokenizer=tokenizer)
     ahead.hint(cold.owner_id, cold.pk)
     ends = PastLease.objects.filter(work="prewarm", holder=cold.pk)
     eventually(ends.exists, what="it to be given up")

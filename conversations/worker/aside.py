@@ -121,25 +121,17 @@ class Aside:
 
     # One request after the other, under the same lease.
 
-    def _ask(self, client: LlamaServer, messages: Messages, params: Params, reuse: bool) -> Heard:
-        """Raises GaveWay, LeaseLost, IsolationBroken, ServerError; ServerRefused where it did not even begin."""
-        decided = asking.decided(params, self._server.switches)
-        self._cache.asks(messages, decided)
-        known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
-        body = asking.body(
-            known.neutral([dict(one) for one in messages]), params, 0, self.grant.id_slot, reuse, decided
-        )
-        return self._send(client, body)
-
     def _read_to_question(self, client: LlamaServer, messages: Messages, decided: Decided, reuse: bool) -> Heard:
         """Read what every prompt begins with that goes on from `messages` with a question, and no token more.
 
         That the question is opened belongs to it. One token is asked for, which is dropped and never enters the cache:
-        so the next turn takes nothing back, which some models cannot. Raises what `_ask` does.
+        so the next turn takes nothing back, which some models cannot. Raises as `_send` does.
         """
-        known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
-        asked = (known.neutral([*map(dict, messages), {"role": "user", "content": words}]) for words in QUESTIONS)
-        written = [counting.written(client, asking.prompt(one, decided)) for one in asked]
+        asked = (self._neutral(client, [*messages, {"role": "user", "content": words}]) for words in QUESTIONS)
+        try:
+            written = [counting.written(client, asking.prompt(one, decided)) for one in asked]
+        except ServerError as error:  # the slot has seen nothing of it
+            raise ServerRefused(str(error)) from error
         prompt = [each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*written, strict=False))]
         if not prompt:
             raise ServerRefused("The template writes nothing in front of a question.")
@@ -150,7 +142,12 @@ class Aside:
         }  # fmt: skip
         return self._send(client, body, COMPLETIONS)
 
+    def _neutral(self, client: LlamaServer, messages: Messages) -> list[dict[str, str]]:
+        known = control_tokens.of_process(client, (self._server.boot, self._server.boot_at))
+        return known.neutral([dict(one) for one in messages])
+
     def _send(self, client: LlamaServer, body: dict[str, Any], path: str = CHAT) -> Heard:
+        """Raises GaveWay, LeaseLost, IsolationBroken, ServerError; ServerRefused where it did not even begin."""
         self._check()
         self._client = client
         try:

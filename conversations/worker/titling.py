@@ -8,10 +8,10 @@ and reads the conversation again now and not in front of its next answer. There 
 import logging
 from typing import Any
 
-from conversations import events, frames, naming, text, titles
+from conversations import asking, events, frames, naming, text, titles
 from conversations.models import Conversation
 from conversations.outline import OPENING, Messages, Outline
-from conversations.worker.aside import NO_ANSWER, UNKNOWN, Aside, GaveWay, Heard, templated
+from conversations.worker.aside import NO_ANSWER, UNKNOWN, Aside, GaveWay, Heard, Params, templated
 from conversations.worker.storage import persist
 from slots import leases, servers
 from slots.client import LlamaServer, ServerRefused
@@ -56,18 +56,25 @@ class Title(Aside):
 
     def _name(self, client: LlamaServer, params: dict[str, Any], messages: Messages) -> None:
         decided = templated(params)
-        heard = self._ask(client, [*messages, REQUEST], {**PARAMS, **decided}, reuse=True)
+        heard = self._ask(client, [*messages, REQUEST], {**PARAMS, **decided})
         self._keep(heard, " ".join(message["content"] for message in messages))
         self._anew(client)
         if not self._cache.before(client):
             return  # somebody else was there this moment: nothing may be reused, and nothing is known
-        back = self._ask(client, messages, {**decided, "max_tokens": 1}, reuse=True)
+        back = self._ask(client, messages, {**decided, "max_tokens": 1})
         if back.cache < heard.cache - OPENING:
             logger.warning(
                 "server=%s found %s of %s tokens after a title: it makes no more of them",
                 self._server.url, back.cache, heard.cache,
             )  # fmt: skip
             persist(lambda: naming.note_forgetful(self._server.pk))
+
+    def _ask(self, client: LlamaServer, messages: Messages, params: Params) -> Heard:
+        """Behind what the cache holds. Raises as `_send` does."""
+        decided = asking.decided(params, self._server.switches)
+        self._cache.asks(messages, decided)
+        asked = self._neutral(client, messages)
+        return self._send(client, asking.body(asked, params, 0, self.grant.id_slot, reuse=True, decided=decided))
 
     def _enough(self, heard: Heard) -> bool:
         """One that thinks first would think for long; and a title is one line."""

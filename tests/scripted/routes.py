@@ -55,13 +55,13 @@ class Behaviour:
     """What a test may change while it runs.
 
     `slots_fault`: GET /slots leaves the last slot out (missing), shows all busy for ever (busy), never answers
-    (silent) or answers 501 (off). `streams_route` False: a server from before resumable streams. `restore_is_empty`:
-    restore says it worked, and the cache is empty (sliding-window models). `save_hangs`: it is never answered.
-    `saves_fewer`: so many tokens are not in the file. `marker` False: /props from before media
-    markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers from
-    before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through. `counts`
-    False: from before it counted the tokens of a prompt. `n_ctx`: what a slot holds from now on, told only when
-    something is refused.
+    (silent) or answers 501 (off). `streams_route` False: a server from before resumable streams.
+    `restore_is_empty`: restore says it worked, and the cache is empty (sliding-window models). `save_hangs`: it is
+    never answered. `saves_fewer`: so many tokens are not in the file. `marker` False: /props from before media
+    markers. `embeddings`: no completions. `role`: "router" as /props has it there. `tells_cache` False: answers
+    from before they told how much was reused. `tokenizer` False: behind a proxy that lets no /tokenize through;
+    "broken": it fails. `counts` False: from before it counted the tokens of a prompt. `n_ctx`: what a slot holds
+    from now on, told only when something is refused.
     """
 
     loading: bool = False
@@ -75,7 +75,7 @@ class Behaviour:
     embeddings: bool = False
     role: str | None = None
     tells_cache: bool = True
-    tokenizer: bool = True
+    tokenizer: bool | Literal["broken"] = True
     counts: bool = True
     n_ctx: int | None = None
 
@@ -222,6 +222,9 @@ class Backend:
     # Text
 
     def tokenize(self, request: Request, connection: Connection) -> None:
+        if self.behaviour.tokenizer == "broken":
+            connection.error(500, "Internal error", "server_error")
+            return
         asked = request.json()
         pieces = tokens.split(asked["content"], special=asked.get("parse_special", True) is not False)
         ids: list[Any] = self.vocabulary.ids(pieces)
